@@ -1,0 +1,65 @@
+"""A call as every lane hands it to the handlers, and the reply it gets back.
+
+A lane (grpc.aio, the ASGI server, later HAProxy's two) turns its wire into a `Call` and a `Reply`
+back into its wire. Handlers know neither, so a new lane touches no handler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from gateway.core.errors import TidegateError
+
+Metadata = Sequence[tuple[str, str | bytes]]
+"""Lower-case keys in arrival order, duplicates kept; values of `-bin` keys are bytes."""
+
+
+class Binding(StrEnum):
+    """Which of OIP's two bindings the caller speaks."""
+
+    GRPC = "grpc"
+    HTTP = "http"
+
+
+class Body(Protocol):
+    """The request's body, not read before it is asked for."""
+
+    async def read(self) -> bytes:
+        """The whole body. Raises Refusal (too large, timed out, cut short)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call on the serving surface.
+
+    `method` is the OIP RPC's name ("ModelInfer", "ServerReady", ...). `model` and `version` are
+    set where the address names them (HTTP) and None where only the body does (gRPC).
+    `deadline` is an instant of the monotonic clock from the transport itself, None without one.
+    `peer` is the caller's IP address, "" when unknown. `received` is the monotonic instant of arrival.
+    """
+
+    binding: Binding
+    method: str
+    metadata: Metadata
+    body: Body
+    received: float
+    model: str | None = None
+    version: str | None = None
+    deadline: float | None = None
+    peer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What goes back: leading metadata and a body, or an error with them.
+
+    `metadata` are HTTP response headers or gRPC initial metadata (the `tidegate-*` answer headers).
+    """
+
+    metadata: Sequence[tuple[str, str]] = field(default=())
+    body: bytes = b""
+    error: TidegateError | None = None

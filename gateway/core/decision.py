@@ -1,0 +1,158 @@
+"""What is known about the places, and what was decided: all frozen, all without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from gateway.core.config import Config, ModelConfig, VariantConfig
+from gateway.core.place import Place
+from oip.reasons import Reason
+
+
+class VariantKey(NamedTuple):
+    """Identifies a variant for everything that is measured: the endpoint, and the model and version
+    as that endpoint names them (version "" when the endpoint chooses)."""
+
+    endpoint: str
+    model: str
+    version: str
+
+
+class Source(StrEnum):
+    """Where a latency figure comes from."""
+
+    LIVE = "live"
+    PROFILE = "profile"
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyFigure:
+    """Measured latency of a variant, from attempt start to its answer, as seen by this gateway.
+
+    `at` is the monotonic instant of the newest sample in it.
+    """
+
+    p50_ms: float
+    p95_ms: float
+    samples: int
+    at: float
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointState:
+    """Whether an endpoint answers. `detail` says why not, in a few words of ours."""
+
+    up: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VariantState:
+    """What this replica knows about one variant now.
+
+    `ready`: the endpoint says it can serve the model (None: not asked yet). `capacity_rps` is the
+    throughput at saturation from a stored measurement, `response_bytes` the mean answer's size;
+    None while unmeasured. `trials` counts attempts begun since the figure became missing or stale.
+    """
+
+    ready: bool | None = None
+    latency: LatencyFigure | None = None
+    capacity_rps: float | None = None
+    response_bytes: float | None = None
+    trials: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything `decide` may look at: one configuration revision and the state of its places."""
+
+    config: Config
+    revision: str
+    endpoints: Mapping[str, EndpointState]
+    variants: Mapping[VariantKey, VariantState]
+
+
+class Verdict(StrEnum):
+    CHOSEN = "chosen"
+    ELIGIBLE = "eligible"
+    EXCLUDED = "excluded"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Why a candidate got its verdict. `rule` is a bounded name: "privacy", "health", "version",
+    "deadline", "max_cost", "require.latency_p95_ms", "require.max_cost_per_1k",
+    "require.min_quality", "unmeasured", "stale", "score". `detail` is one sentence of ours."""
+
+    rule: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What an attempt would take. None: not measured. `cost` is in the configured currency."""
+
+    latency_p50_ms: float | None = None
+    latency_p95_ms: float | None = None
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One variant with its verdict. `scores` maps scorer to [0,1], plus "total"."""
+
+    variant: VariantConfig
+    place: Place
+    verdict: Verdict
+    reasons: tuple[Note, ...] = ()
+    predicted: Prediction = Prediction()
+    scores: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The outcome of `decide`.
+
+    `plan` holds the chosen candidate and then the fallbacks, best first; empty when refused, and
+    `refused`/`message` then say why. `privacy` are the names of the classes that apply (their
+    intersection rules). `policy` is "" when the refusal came before a policy was found.
+    """
+
+    id: str
+    wall_time: float
+    model: str
+    version: str
+    privacy: tuple[str, ...]
+    policy: str
+    revision: str
+    candidates: tuple[Candidate, ...]
+    plan: tuple[Candidate, ...]
+    model_config: ModelConfig | None = None
+    refused: Reason | None = None
+    message: str = ""
+
+
+class Outcome(StrEnum):
+    """How an attempt ended, as a bounded name for records and metrics."""
+
+    OK = "ok"
+    REJECTED = "rejected"
+    """The endpoint answered that the request is wrong."""
+    FAILED = "failed"
+    UNAVAILABLE = "unavailable"
+    DEADLINE = "deadline"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try at one place, as it goes into the record."""
+
+    endpoint: str
+    outcome: Outcome
+    latency_ms: float
+    cost: float

@@ -1,0 +1,32 @@
+"""Discovery: one file per plug-in in a package, found by looking, not by a list."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from functools import cache
+
+
+@cache
+def discover(package: str) -> dict[str, type]:
+    """Every class defined in a module directly under `package` that has a `kind`, by that kind.
+
+    Raises ValueError when two classes claim one kind. Modules whose name begins with "_" are helpers.
+    """
+    found: dict[str, type] = {}
+    root = importlib.import_module(package)
+    for info in sorted(pkgutil.iter_modules(root.__path__), key=lambda i: i.name):
+        if info.name.startswith("_"):
+            continue
+        module = importlib.import_module(f"{package}.{info.name}")
+        for _, cls in inspect.getmembers(module, inspect.isclass):
+            kind = cls.__dict__.get("kind")
+            if cls.__module__ != module.__name__ or not isinstance(kind, str):
+                continue
+            if kind in found:
+                raise ValueError(
+                    f"{package}: {cls.__name__} and {found[kind].__name__} both claim kind {kind!r}"
+                )
+            found[kind] = cls
+    return found

@@ -1,0 +1,5 @@
+"""The Open Inference Protocol (KServe v2) without I/O: scanning, codecs, reasons.
+
+Shared by the gateway and the edge agent, so it imports neither. Only `codec` imports
+tritonclient's protobuf stubs; everything else works on bytes.
+"""
