@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from gateway.core.call import Call, Reply
 from gateway.core.config import EndpointConfig
 
 
@@ -64,4 +65,47 @@ class Endpoint(Protocol):
 
     async def statistics(self, model: str, version: str, timeout_s: float) -> bytes:
         """A serialized ModelStatisticsResponse. Raises AttemptError."""
+        ...
+
+
+class InferCodec(Protocol):
+    """How one binding writes an inference; gRPC's is the identity."""
+
+    def decode(self, body: bytes) -> bytes:
+        """The caller's body as a serialized ModelInferRequest. Raises OipError."""
+        ...
+
+    def encode(self, response: bytes) -> tuple[bytes, Sequence[tuple[str, str]]]:
+        """A serialized ModelInferResponse as the caller's body and headers. Raises OipError."""
+        ...
+
+
+class Service(Protocol):
+    """What the serving surface can do; frontends call it, the pipeline implements it.
+
+    Failures come back as the reply's `error`, never as exceptions, except cancellation.
+    """
+
+    async def infer(self, call: Call, codec: InferCodec) -> Reply:
+        """One inference, top to bottom. `call.body` is read only after the call's headers have
+        passed options and privacy. The reply's metadata are the `tidegate-*` answer headers plus
+        the codec's."""
+        ...
+
+    def live(self) -> bool: ...
+
+    def ready(self) -> bool:
+        """Whether new work is taken and some model can be answered."""
+        ...
+
+    def model_ready(self, model: str, version: str) -> bool:
+        """Raises Refusal for an unknown model or version."""
+        ...
+
+    async def model_metadata(self, model: str, version: str) -> bytes:
+        """A serialized ModelMetadataResponse under the gateway's own model name. Raises TidegateError."""
+        ...
+
+    async def model_config(self, model: str, version: str) -> bytes:
+        """A serialized ModelConfigResponse under the gateway's own model name. Raises TidegateError."""
         ...

@@ -1,0 +1,62 @@
+"""The privacy wall as one predicate.
+
+A place is allowed when every class that applies has a rule that matches it: classes intersect, so
+adding one can only narrow. An empty set of classes allows nothing: no rule is not a permission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gateway.core.config import Config
+from gateway.core.place import Origin, Place, PlaceRule, PrivacyClass
+from gateway.core.request import Options
+
+
+def compile_classes(config: Config) -> dict[str, PrivacyClass]:
+    """The classes of a configuration, by name."""
+    return {
+        name: PrivacyClass(
+            name,
+            tuple(
+                PlaceRule(
+                    tiers=None if rule.tier is None else frozenset(rule.tier),
+                    regions=None if rule.region is None else frozenset(rule.region),
+                    sites=None if rule.site is None else frozenset(rule.site),
+                    same=frozenset(rule.same or ()),
+                )
+                for rule in declared.allow
+            ),
+        )
+        for name, declared in config.privacy.classes.items()
+    }
+
+
+def origin_of(gateway: Place, options: Options) -> Origin:
+    """Where an unauthenticated request comes from: the gateway's own site and device, which
+    `tidegate-site` and `tidegate-device` can deny but never replace."""
+    site = gateway.site if options.site in (None, gateway.site) else None
+    device = gateway.device if options.device in (None, gateway.device) else None
+    return Origin(site, device)
+
+
+def allowed(classes: Sequence[PrivacyClass], place: Place, origin: Origin) -> bool:
+    """Whether data of a request with all these classes may go to the place."""
+    return bool(classes) and not refusing(classes, place, origin)
+
+
+def refusing(classes: Iterable[PrivacyClass], place: Place, origin: Origin) -> tuple[str, ...]:
+    """Names of the classes that forbid the place, in the order given."""
+    return tuple(c.name for c in classes if not any(_matches(rule, place, origin) for rule in c.allow))
+
+
+def _matches(rule: PlaceRule, place: Place, origin: Origin) -> bool:
+    if rule.tiers is not None and place.tier not in rule.tiers:
+        return False
+    if rule.regions is not None and place.region not in rule.regions:
+        return False
+    if rule.sites is not None and place.site not in rule.sites:
+        return False
+    if "site" in rule.same and (place.site is None or place.site != origin.site):
+        return False
+    return not ("device" in rule.same and (place.device is None or place.device != origin.device))
