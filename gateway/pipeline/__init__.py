@@ -1,0 +1,1 @@
+"""One request, top to bottom: options, snapshot, decision, attempts, record."""
