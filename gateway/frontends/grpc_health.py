@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator, Callable
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from gateway.frontends.codecs import SERVICE
-
-NAME = "grpc.health.v1.Health"
+OIP_SERVICE = "inference.GRPCInferenceService"
+HEALTH_SERVICE = "grpc.health.v1.Health"
 WATCH_INTERVAL_S = 0.25
 
 _Status = health_pb2.HealthCheckResponse
@@ -33,7 +32,7 @@ class Health(health_pb2_grpc.HealthServicer):
         status = self._status(request.service)
         if status == _Status.SERVICE_UNKNOWN:
             await context.abort(
-                grpc.StatusCode.NOT_FOUND, f"unknown service: the names are {SERVICE} and the empty one"
+                grpc.StatusCode.NOT_FOUND, f"unknown service: the names are {OIP_SERVICE} and the empty one"
             )
         return _Status(status=status)
 
@@ -56,6 +55,6 @@ class Health(health_pb2_grpc.HealthServicer):
                 continue
 
     def _status(self, service: str) -> health_pb2.HealthCheckResponse.ServingStatus.ValueType:
-        if service not in ("", SERVICE):
+        if service not in ("", OIP_SERVICE):
             return _Status.SERVICE_UNKNOWN
         return _Status.SERVING if self._ready() and not self._leaving.is_set() else _Status.NOT_SERVING

@@ -17,14 +17,12 @@ from grpc_reflection.v1alpha import reflection
 
 from gateway.core.call import Binding, Call
 from gateway.core.errors import AttemptError, Refusal, TidegateError
-from gateway.frontends.codecs import SERVICE
-from gateway.frontends.grpc_health import NAME as HEALTH_SERVICE
-from gateway.frontends.grpc_health import Health
+from gateway.frontends.grpc_health import HEALTH_SERVICE, OIP_SERVICE, Health
 from gateway.frontends.handlers import Handlers
 from gateway.frontends.wiretext import header_value
 from oip.reasons import Reason
 
-_PREFIX = f"/{SERVICE}/"
+_PREFIX = f"/{OIP_SERVICE}/"
 
 
 class GrpcLane:
@@ -65,7 +63,7 @@ class GrpcLane:
         self._health = Health(self._handlers.service.ready)
         server.add_generic_rpc_handlers((_Methods(self._handlers),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection((SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME), server)
+        reflection.enable_server_reflection((OIP_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME), server)
         await server.start()
         self._server = server
         return port
