@@ -6,6 +6,7 @@ All are context managers on a free loopback port, with the base URL to configure
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import socket
 import threading
@@ -69,12 +70,21 @@ class OtlpReceiver:
 
     def __enter__(self) -> Self:
         self._changed = threading.Condition()
+        self._connections: set[socket.socket] = set()
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             # Buffered, so that an answer is one segment: two would wait for each other (Nagle).
             wbufsize = -1
+
+            def setup(self) -> None:
+                super().setup()
+                receiver._connections.add(self.connection)
+
+            def finish(self) -> None:
+                receiver._connections.discard(self.connection)
+                super().finish()
 
             def do_POST(self) -> None:
                 body = self._body()
@@ -114,6 +124,10 @@ class OtlpReceiver:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+        for connection in list(self._connections):
+            # Kept-alive ones too: what is stopped must take nothing more.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     @property
     def url(self) -> str:
