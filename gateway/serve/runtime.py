@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import uvicorn
 
 import gateway
+from gateway.core.call import Binding
 from gateway.core.plugins import discover
 from gateway.core.ports import Endpoint, Health
 from gateway.core.request import Options
-from gateway.frontends.codecs import codecs
+from gateway.frontends.codecs import GrpcCodec, HttpCodec
 from gateway.frontends.grpc_lane import GrpcLane
 from gateway.frontends.handlers import Handlers
 from gateway.frontends.http_lane import HttpLane
@@ -34,6 +36,10 @@ from oip.reasons import Reason
 
 HOUSEKEEPING_S = 2.0
 """How often stored profiles are looked for and figures are let grow old."""
+
+
+CALLERS_MISTAKES = frozenset({Reason.UNKNOWN_MODEL, Reason.UNKNOWN_VERSION, Reason.BAD_OPTION})
+"""Refusals of a dry run that are errors in the question rather than its answer."""
 
 
 class Runtime:
@@ -77,7 +83,12 @@ class Runtime:
         self._director = Director(
             config, self._state, self._endpoints, dispatcher, self._records, self._telemetry
         )
-        handlers = Handlers(self._director, codecs(), name="tidegate", version=gateway.__version__)
+        handlers = Handlers(
+            self._director,
+            {Binding.GRPC: GrpcCodec(), Binding.HTTP: HttpCodec()},
+            name="tidegate",
+            version=gateway.__version__,
+        )
         body_bytes = int(config.gateway.limits.max_body_mb * 2**20)
         self._grpc = GrpcLane(handlers, listen.grpc.host, listen.grpc.port, max_message_bytes=body_bytes)
         self._http = HttpLane(
@@ -120,7 +131,9 @@ class Runtime:
         await asyncio.to_thread(self._telemetry.shutdown)
 
     async def endpoints_view(self) -> list[dict[str, Any]]:
-        return await views.endpoints(self._settings.config, self._state.snapshot, self._endpoints, time.monotonic())
+        return await views.endpoints(
+            self._settings.config, self._state.snapshot, self._endpoints, time.monotonic()
+        )
 
     async def models_view(self) -> list[dict[str, Any]]:
         return views.models(self._settings.config, self._state.snapshot)
@@ -138,7 +151,7 @@ class Runtime:
             device=query["device"],
         )
         decision = self._director.dry_run(query["model"], query["version"], options, query["payload_bytes"])
-        if decision.refused in (Reason.UNKNOWN_MODEL, Reason.UNKNOWN_VERSION, Reason.BAD_OPTION):
+        if decision.refused is not None and decision.refused in CALLERS_MISTAKES:
             raise OipError(decision.refused, decision.message)
         return to_record(decision)
 

@@ -37,7 +37,8 @@ async def endpoints(
             "up": state.up,
             "detail": state.detail,
             "models": [
-                {**_variant(snapshot, key, now), "statistics": own} for key, own in zip(keys, counted, strict=True)
+                {**_variant(snapshot, key, now), "statistics": own}
+                for key, own in zip(keys, counted, strict=True)
             ],
         }
 

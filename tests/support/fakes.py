@@ -33,7 +33,9 @@ def request(model: str = "digits", version: str = "", payload: bytes = b"\0" * 8
 
 
 def response(model: str, version: str = "1") -> bytes:
-    return service_pb2.ModelInferResponse(model_name=model, model_version=version, id="r1").SerializeToString()
+    return service_pb2.ModelInferResponse(
+        model_name=model, model_version=version, id="r1"
+    ).SerializeToString()
 
 
 def failure(reason: Reason, *, sent: bool = True, retryable: bool = True) -> AttemptError:

@@ -139,7 +139,9 @@ async def test_retries_end_with_the_policy_number():
 
 async def test_empty_retry_budget_ends_the_request_with_its_first_failure():
     retry = {"num_retries": 1, "budget_percent": 0, "min_concurrent": 0}
-    b = await bench(config_of(policies=[{"name": "p", "match": {}, "weights": {"quality": 1}, "retry": retry}]))
+    b = await bench(
+        config_of(policies=[{"name": "p", "match": {}, "weights": {"quality": 1}, "retry": retry}])
+    )
     fails(b.endpoints["site"], failure(Reason.UNAVAILABLE))
     reply = await b.director.infer(call_of(), CODEC)
     assert headers(reply)["tidegate-attempts"] == "1"
