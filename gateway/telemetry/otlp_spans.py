@@ -26,7 +26,7 @@ from gateway.telemetry.spans import Kind, Span
 
 _CAPACITY = 4096
 _BATCH = 256
-_SLICE = 32
+_SLICE = 16
 _INTERVAL_S = 1.0
 _BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
 _LAST_TIMEOUT_S = 1.0

@@ -1,5 +1,7 @@
 """Export over real sockets: a receiver that works, one that never answers, one that refuses."""
 
+import http.client
+import json
 import logging
 import random
 import statistics
@@ -269,6 +271,26 @@ def test_a_path_in_the_address_is_kept() -> None:
         sent = poster.post(b"")
         poster.close()
     assert (sent.ok, sent.retry) == (False, False)  # the receiver knows no /tenant/v1/traces
+
+
+def test_the_receiver_reads_the_json_that_tritons_exporter_sends() -> None:
+    span = {
+        "name": "InferRequest",
+        "traceId": TRACE,
+        "spanId": CALLER,
+        "parentSpanId": CALLER[::-1],
+        "kind": 2,
+    }
+    resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "triton"}}]}
+    body = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [span]}]}]}
+    with OtlpReceiver() as receiver:
+        connection = http.client.HTTPConnection("127.0.0.1", receiver.port)
+        connection.request("POST", TRACES_PATH, json.dumps(body), {"Content-Type": "application/json"})
+        assert connection.getresponse().status == 200
+        connection.close()
+        (seen,) = receiver.trace(TRACE)
+    assert (seen.name, seen.span_id, seen.parent_id) == ("InferRequest", CALLER, CALLER[::-1])
+    assert (seen.kind, seen.service) == ("server", "triton")
 
 
 def test_requests_cost_the_same_with_the_receiver_blackholed() -> None:
