@@ -12,7 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass
 
 import grpc
@@ -93,10 +93,8 @@ async def run(spec: Spec) -> Result:
         await asyncio.sleep(spec.warmup_s)
         cpu, began = cpu_seconds(spec.pids), time.perf_counter()
         window.open()
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(window.full.wait(), spec.seconds)
-        except TimeoutError:
-            pass
         window.close()
         elapsed, cpu = time.perf_counter() - began, cpu_seconds(spec.pids) - cpu
         for worker in workers:

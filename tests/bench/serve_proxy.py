@@ -20,6 +20,8 @@ FLAGS = {
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     # Part of the former, but it would start no proxy at all.
     "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",
+    # Also meant by it, but read before it: gRPC between proxy and replica, not actor calls.
+    "RAY_SERVE_PROXY_USE_GRPC": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(64 * 2**20),
 }
