@@ -1,0 +1,283 @@
+"""Between HTTP's JSON and protobuf: the one module that knows tritonclient's stubs.
+
+`decode_infer` and `encode_infer` are one HTTP inference there and back. The rest answers what is not
+an inference: metadata, configuration and statistics as JSON in the form of Triton's own HTTP
+server (snake_case, every number a number, enums by name, zeros and empty lists shown), and the
+serialized gRPC messages that frontends answer with, so that they need no stubs.
+
+Whatever is wrong with an endpoint's bytes is ENDPOINT_FAILED, never the caller's fault.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from tritonclient.grpc import service_pb2
+
+from oip import tensors
+from oip.errors import OipError
+from oip.http_request import HEADER_LENGTH, Parameter, parse_infer
+from oip.names import shown
+from oip.reasons import Reason
+
+# The generated module makes its classes at run time, so a type checker cannot see them.
+_pb: Any = service_pb2
+
+Headers = tuple[tuple[str, str], ...]
+"""Lower-case names and values."""
+
+_INT_CONTENTS = {
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "BOOL": "bool_contents",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HttpInferContext:
+    """What of an HTTP request its answer depends on.
+
+    `binary_outputs` holds the outputs that say themselves whether they are wanted as binary data;
+    `binary_default` holds for all others.
+    """
+
+    id: str
+    binary_default: bool
+    binary_outputs: Mapping[str, bool]
+
+
+def decode_infer(
+    model: str, version: str, headers: Mapping[str, str], body: bytes
+) -> tuple[bytes, HttpInferContext]:
+    """An HTTP inference as a serialized ModelInferRequest, every input in raw_input_contents.
+
+    `model` and `version` ("" for none) come from the URL, decoded. `headers` and `body` are those of
+    `http_request.parse_infer`, which also says what is refused. Raises OipError.
+    """
+    asked = parse_infer(headers, body)
+    try:
+        request = _pb.ModelInferRequest(model_name=model, model_version=version, id=asked.id)
+    except UnicodeEncodeError:
+        raise OipError(Reason.MALFORMED, "The model's name or version is not valid Unicode.") from None
+    _set_parameters(request.parameters, asked.parameters)
+    for given in asked.inputs:
+        tensor = request.inputs.add(name=given.name, datatype=given.datatype, shape=given.shape)
+        _set_parameters(tensor.parameters, given.parameters)
+        request.raw_input_contents.append(given.raw)
+    for wanted in asked.outputs:
+        _set_parameters(request.outputs.add(name=wanted.name).parameters, wanted.parameters)
+    own = {wanted.name: wanted.binary for wanted in asked.outputs if wanted.binary is not None}
+    return request.SerializeToString(), HttpInferContext(asked.id, asked.binary_output, own)
+
+
+def encode_infer(context: HttpInferContext, response: bytes) -> tuple[bytes, Headers]:
+    """A serialized ModelInferResponse as the HTTP body and headers that the request asked for.
+
+    The id is the request's own. Absent members are left out. Raises OipError: ENDPOINT_FAILED for an
+    answer that contradicts itself, MALFORMED for a tensor that JSON cannot carry but that was not
+    asked for as binary data.
+    """
+    answer = _parse("ModelInferResponse", response)
+    document: dict[str, object] = {"id": context.id} if context.id else {}
+    document["model_name"] = answer.model_name
+    if answer.model_version:
+        document["model_version"] = answer.model_version
+    if answer.parameters:
+        document["parameters"] = _plain_parameters(answer.parameters)
+    raws = list(answer.raw_output_contents)
+    if raws and len(raws) != len(answer.outputs):
+        raise _failed(f"{len(answer.outputs)} outputs but {len(raws)} raw_output_contents")
+    binary: list[bytes] = []
+    any_binary = False
+    outputs: list[dict[str, object]] = []
+    for at, tensor in enumerate(answer.outputs):
+        shape = list(tensor.shape)
+        entry: dict[str, object] = {"name": tensor.name, "datatype": tensor.datatype, "shape": shape}
+        parameters = _plain_parameters(tensor.parameters)
+        raw = _output_raw(tensor, raws[at] if raws else None)
+        if context.binary_outputs.get(tensor.name, context.binary_default):
+            any_binary = True
+            binary.append(raw)
+            parameters["binary_data_size"] = len(raw)
+        else:
+            where = f"Output {shown(tensor.name)}"
+            entry["data"] = tensors.to_json(tensor.datatype, shape, raw, where)
+        if parameters:
+            entry["parameters"] = parameters
+        outputs.append(entry)
+    document["outputs"] = outputs
+    text = _dump(document)
+    if not any_binary:
+        return text, (("content-type", "application/json"),)
+    return b"".join([text, *binary]), (
+        ("content-type", "application/octet-stream"),
+        (HEADER_LENGTH.lower(), str(len(text))),
+    )
+
+
+def metadata_to_json(response: bytes) -> bytes:
+    """A serialized ModelMetadataResponse as the body of GET /v2/models/M. Raises OipError."""
+    return _dump(_plain(_parse("ModelMetadataResponse", response)))
+
+
+def config_to_json(response: bytes) -> bytes:
+    """A serialized ModelConfigResponse as the body of GET /v2/models/M/config. Raises OipError."""
+    return _dump(_plain(_parse("ModelConfigResponse", response).config))
+
+
+def statistics_to_json(response: bytes) -> bytes:
+    """A serialized ModelStatisticsResponse as the body of GET /v2/models/M/stats. Raises OipError."""
+    return _dump(_plain(_parse("ModelStatisticsResponse", response)))
+
+
+def server_metadata_to_json(response: bytes) -> bytes:
+    """A serialized ServerMetadataResponse as the body of GET /v2. Raises OipError."""
+    return _dump(_plain(_parse("ServerMetadataResponse", response)))
+
+
+def rename_metadata(response: bytes, name: str) -> bytes:
+    """A serialized ModelMetadataResponse under another model name. Raises OipError."""
+    message = _parse("ModelMetadataResponse", response)
+    message.name = name
+    return message.SerializeToString()
+
+
+def rename_config(response: bytes, name: str) -> bytes:
+    """A serialized ModelConfigResponse under another model name. Raises OipError."""
+    message = _parse("ModelConfigResponse", response)
+    message.config.name = name
+    return message.SerializeToString()
+
+
+def server_metadata(name: str, version: str, extensions: Sequence[str]) -> bytes:
+    """A serialized ServerMetadataResponse."""
+    return _pb.ServerMetadataResponse(name=name, version=version, extensions=extensions).SerializeToString()
+
+
+def server_live(live: bool) -> bytes:
+    """A serialized ServerLiveResponse."""
+    return _pb.ServerLiveResponse(live=live).SerializeToString()
+
+
+def server_ready(ready: bool) -> bytes:
+    """A serialized ServerReadyResponse."""
+    return _pb.ServerReadyResponse(ready=ready).SerializeToString()
+
+
+def model_ready(ready: bool) -> bytes:
+    """A serialized ModelReadyResponse."""
+    return _pb.ModelReadyResponse(ready=ready).SerializeToString()
+
+
+def named_model(request: bytes) -> tuple[str, str]:
+    """Name and version ("" for none) in a serialized request about one model.
+
+    Takes ModelReadyRequest, ModelMetadataRequest, ModelConfigRequest and ModelStatisticsRequest,
+    which share their fields. Raises OipError MALFORMED.
+    """
+    message = _pb.ModelReadyRequest()
+    try:
+        message.ParseFromString(request)
+    except DecodeError:
+        raise OipError(Reason.MALFORMED, "The request is not well-formed protobuf.") from None
+    return message.name, message.version
+
+
+def _failed(fault: str) -> OipError:
+    return OipError(Reason.ENDPOINT_FAILED, f"The endpoint's answer is broken: {fault}.")
+
+
+def _parse(kind: str, data: bytes) -> Any:
+    message = getattr(_pb, kind)()
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        raise _failed(f"it is no {kind}") from None
+    return message
+
+
+def _dump(document: object) -> bytes:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+
+
+def _set_parameters(target: Any, parameters: Iterable[Parameter]) -> None:
+    for key, kind, value in parameters:
+        setattr(target[key], kind, value)
+
+
+def _plain_parameters(parameters: Any) -> dict[str, object]:
+    plain: dict[str, object] = {}
+    for key, parameter in parameters.items():
+        kind = parameter.WhichOneof("parameter_choice")
+        if kind is not None:
+            plain[key] = getattr(parameter, kind)
+    return plain
+
+
+def _output_raw(tensor: Any, raw: bytes | None) -> bytes:
+    """An output's raw data, from raw_output_contents or its typed contents, checked against its shape."""
+    where = f"output {shown(tensor.name)}"
+    shape = list(tensor.shape)
+    try:
+        tensors.check_shape(shape, where)
+        tensors.check_datatype(tensor.datatype, where)
+        if raw is None:
+            raw = _typed_raw(tensor.datatype, tensor.contents, where)
+        tensors.check_raw(tensor.datatype, shape, raw, where)
+    except OipError as error:
+        raise _failed(error.message.removesuffix(".")) from None
+    return raw
+
+
+def _typed_raw(datatype: str, contents: Any, where: str) -> bytes:
+    if datatype in _INT_CONTENTS:
+        return tensors.pack(datatype, list(getattr(contents, _INT_CONTENTS[datatype])), where)
+    if datatype == "FP32":
+        return np.array(contents.fp32_contents, dtype="<f4").tobytes()
+    if datatype == "FP64":
+        return np.array(contents.fp64_contents, dtype="<f8").tobytes()
+    if datatype == "BYTES":
+        return tensors.pack_bytes(contents.bytes_contents)
+    return b""
+
+
+def _plain(message: Message) -> dict[str, object]:
+    """A message as Triton's HTTP server shows it; members that are messages only where they are set."""
+    plain: dict[str, object] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.is_repeated:
+            if field.message_type is not None and field.message_type.GetOptions().map_entry:
+                inner = field.message_type.fields_by_name["value"]
+                plain[field.name] = {str(key): _plain_value(inner, item) for key, item in value.items()}
+            else:
+                plain[field.name] = [_plain_value(field, item) for item in value]
+        elif not field.has_presence or message.HasField(field.name):
+            plain[field.name] = _plain_value(field, value)
+    return plain
+
+
+def _plain_value(field: Any, value: Any) -> object:
+    if field.type == FieldDescriptor.TYPE_MESSAGE:
+        return _plain(value)
+    if field.type == FieldDescriptor.TYPE_ENUM:
+        known = field.enum_type.values_by_number.get(value)
+        return value if known is None else known.name
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return base64.b64encode(value).decode("ascii")
+    if field.type == FieldDescriptor.TYPE_FLOAT:
+        return float(str(np.float32(value)))
+    return value
