@@ -87,7 +87,9 @@ def operator_app(control: ControlPlane, version: str) -> FastAPI:
         """The record of one answered or refused request, while its replica still holds it."""
         record = await control.decision(decision_id)
         if record is None:
-            raise OipError(Reason.NOT_FOUND, f"no record of decision {decision_id[:64]!r}: unknown, or too old")
+            raise OipError(
+                Reason.NOT_FOUND, f"no record of decision {decision_id[:64]!r}: unknown, or too old"
+            )
         return record
 
     async def not_served(request: Request) -> None:
@@ -108,9 +110,14 @@ def operator_app(control: ControlPlane, version: str) -> FastAPI:
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> JSONResponse:  # pyright: ignore[reportUnusedFunction]
-        text = {404: "no such operator call; see /api/v1/openapi.json", 405: "this call needs another HTTP method"}
+        text = {
+            404: "no such operator call; see /api/v1/openapi.json",
+            405: "this call needs another HTTP method",
+        }
         return JSONResponse(
-            {"error": text.get(error.status_code, str(error.detail))}, error.status_code, headers=error.headers
+            {"error": text.get(error.status_code, str(error.detail))},
+            error.status_code,
+            headers=error.headers,
         )
 
     return app

@@ -20,12 +20,10 @@ def fail(message: str, code: int) -> NoReturn:
 
 def load(file: Path) -> tuple[Config, str]:
     """The configuration and its revision; ends the command with the file's errors, each with its line."""
-    from gateway.core.config.load import ConfigError, load_config, revision_of
-    from gateway.core.plugins import discover
+    from gateway.core.config.load import ConfigError, kinds_in, load_config, revision_of
 
-    kinds = {kind: cls.params for kind, cls in discover("gateway.backends").items()}
     try:
-        config = load_config(file, kinds, os.environ)
+        config = load_config(file, kinds_in("gateway.backends"), os.environ)
     except ConfigError as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None

@@ -59,7 +59,9 @@ def demo(
 
 def _print(rows: list[Row], stage: Stage, as_json: bool) -> None:
     if as_json:
-        profiles = {p.endpoint: {"p50_ms": p.latency_p50_ms, "capacity_rps": p.capacity_rps} for p in stage.profiles}
+        profiles = {
+            p.endpoint: {"p50_ms": p.latency_p50_ms, "capacity_rps": p.capacity_rps} for p in stage.profiles
+        }
         print(json.dumps({"measured": profiles, "rows": [row.as_json() for row in rows]}, indent=2))
         return
     from rich.console import Console
@@ -74,7 +76,9 @@ def _print(rows: list[Row], stage: Stage, as_json: bool) -> None:
         )
     table = Table()
     for name in ("", "scene", "expected", "got", "chosen", "p50 ms", "cost / 1k", "why"):
-        table.add_column(name, overflow="fold", justify="right" if name in ("p50 ms", "cost / 1k") else "left")
+        table.add_column(
+            name, overflow="fold", justify="right" if name in ("p50 ms", "cost / 1k") else "left"
+        )
     for row in rows:
         table.add_row(
             f"({row.row}) {'ok' if row.ok else 'NOT OK'}",
@@ -113,6 +117,6 @@ def curl_lines(stage: Stage) -> list[str]:
     return [
         f"curl -i {infer} -H 'tidegate-policy: cost-500ms' -d '{body}'",
         f"curl -i {infer} -H 'tidegate-privacy: on-site' -d '{{}}'",
-        f'curl -s http://{stage.http}/api/v1/route -H \'content-type: application/json\' '
+        f"curl -s http://{stage.http}/api/v1/route -H 'content-type: application/json' "
         f'-d \'{{"model": "digits", "privacy": "eu-only"}}\'',
     ]

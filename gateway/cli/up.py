@@ -43,6 +43,9 @@ def up(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(130) if asked.is_set() else asked.set())
 
+    from gateway.serve.environment import prepare
+
+    prepare()
     from gateway.serve.app import StartError, running
 
     settings = ReplicaSettings(config, revision, listen, state_dir.absolute(), drain_s)

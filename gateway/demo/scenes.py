@@ -53,8 +53,12 @@ def play(stage: Stage, tick: Tick) -> Iterator[Row]:
     """The six rows, in order. The last one kills the dear server."""
     caller = Caller(stage.grpc)
     try:
-        yield _choice(stage, caller, tick, "a", "cost first within 50 ms", {"tidegate-policy": "cost-50ms"}, DEAR)
-        yield _choice(stage, caller, tick, "b", "cost first within 500 ms", {"tidegate-policy": "cost-500ms"}, CHEAP)
+        yield _choice(
+            stage, caller, tick, "a", "cost first within 50 ms", {"tidegate-policy": "cost-50ms"}, DEAR
+        )
+        yield _choice(
+            stage, caller, tick, "b", "cost first within 500 ms", {"tidegate-policy": "cost-500ms"}, CHEAP
+        )
         yield _choice(stage, caller, tick, "c", "latency first", {"tidegate-policy": "fastest"}, DEAR)
         yield _choice(
             stage,

@@ -120,7 +120,11 @@ def _gateway(work: Path, stage: Stage) -> Iterator[None]:
     command = [sys.executable, "-m", "gateway.cli.main", "up", "-f", str(CONFIG), "--json"]
     log = (work / "gateway.log").open("w")
     process = subprocess.Popen(
-        [*command, *listen, "--state-dir", str(work)], env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+        [*command, *listen, "--state-dir", str(work)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
     )
     try:
         assert process.stdout is not None

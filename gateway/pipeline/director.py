@@ -157,11 +157,15 @@ class Director:
         return not self._draining and bool(self._serving(self._model(model, version), version))
 
     async def model_metadata(self, model: str, version: str) -> bytes:
-        answer = await self._ask(model, version, lambda e, k: e.model_metadata(k.model, k.version, QUESTION_TIMEOUT_S))
+        answer = await self._ask(
+            model, version, lambda e, k: e.model_metadata(k.model, k.version, QUESTION_TIMEOUT_S)
+        )
         return oip_codec.rename_metadata(answer, model)
 
     async def model_config(self, model: str, version: str) -> bytes:
-        answer = await self._ask(model, version, lambda e, k: e.model_config(k.model, k.version, QUESTION_TIMEOUT_S))
+        answer = await self._ask(
+            model, version, lambda e, k: e.model_config(k.model, k.version, QUESTION_TIMEOUT_S)
+        )
         return oip_codec.rename_config(answer, model)
 
     async def drain(self, grace_s: float) -> None:
@@ -178,7 +182,9 @@ class Director:
             raise Refusal(Reason.DRAINING, "this gateway is shutting down; try another replica")
         if self._inflight > self._config.gateway.limits.max_inflight:
             limit = self._config.gateway.limits.max_inflight
-            raise Refusal(Reason.OVERLOADED, f"{limit} requests are in flight, as many as this gateway takes; try again")
+            raise Refusal(
+                Reason.OVERLOADED, f"{limit} requests are in flight, as many as this gateway takes; try again"
+            )
 
     def _deadline(self, call: Call, options: Options) -> float:
         """The nearest of the transport's, the caller's and the default deadline."""

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-
 import ray
 from ray import serve
 from ray.serve.config import HTTPOptions

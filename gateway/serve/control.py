@@ -10,6 +10,7 @@ from ray import serve
 import gateway
 from gateway.admin.app import RouteQuery, operator_app
 from gateway.core.config import Config
+from gateway.serve.loopback import bind_replica_to_loopback
 from oip.errors import OipError
 from oip.reasons import Reason
 
@@ -21,6 +22,7 @@ class Control:
     """Answers operators. What only a data plane replica knows it asks that replica for."""
 
     def __init__(self, config: Config, revision: str, source: str) -> None:
+        bind_replica_to_loopback()
         self._config = config
         self._revision = revision
         self._source = source

@@ -36,7 +36,9 @@ class OperatorPassage:
                 return None
             body += event.get("body", b"")
             if len(body) > MAX_BODY_BYTES:
-                return await _error(send, Reason.TOO_LARGE, f"an operator call takes at most {MAX_BODY_BYTES} bytes")
+                return await _error(
+                    send, Reason.TOO_LARGE, f"an operator call takes at most {MAX_BODY_BYTES} bytes"
+                )
             if not event.get("more_body"):
                 break
         headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
@@ -49,7 +51,9 @@ class OperatorPassage:
         except TimeoutError:
             return await _error(send, Reason.UNAVAILABLE, "control did not answer in time; try again")
         except Exception as error:  # Ray raises whatever ended the replica; the caller gets one sentence
-            return await _error(send, Reason.UNAVAILABLE, f"control is not available ({type(error).__name__}); try again")
+            return await _error(
+                send, Reason.UNAVAILABLE, f"control is not available ({type(error).__name__}); try again"
+            )
         await _send(send, status, reply_headers, content)
         return None
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from ray.serve.handle import DeploymentHandle
 
+from gateway.serve.loopback import bind_replica_to_loopback
 from gateway.serve.passage import CALL_TIMEOUT_S
 from gateway.serve.runtime import Runtime
 from gateway.serve.settings import ReplicaSettings
@@ -26,6 +27,8 @@ class DataPlane:
     """
 
     def __init__(self, settings: ReplicaSettings, control: DeploymentHandle) -> None:
+        bind_replica_to_loopback()
+
         async def operator(method: str, target: str, content_type: str, body: bytes) -> Any:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 return await control.operator.remote(method, target, content_type, body)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from typing import Any
 
-import uvicorn
-
 import gateway
+from gateway.core.call import Binding
 from gateway.core.plugins import discover
 from gateway.core.ports import Endpoint, Health
 from gateway.core.request import Options
-from gateway.frontends.codecs import codecs
+from gateway.frontends.codecs import GrpcCodec, HttpCodec
 from gateway.frontends.grpc_lane import GrpcLane
 from gateway.frontends.handlers import Handlers
 from gateway.frontends.http_lane import HttpLane
@@ -25,15 +25,19 @@ from gateway.pipeline.state import ReplicaState
 from gateway.routing.record import to_record
 from gateway.serve import views
 from gateway.serve.passage import OperatorCall, OperatorPassage
+from gateway.serve.scrape_listener import ScrapeListener
 from gateway.serve.settings import ReplicaSettings
 from gateway.store.profiles import ProfileStore
 from gateway.telemetry import Telemetry
-from gateway.telemetry.scrape import metrics_app
 from oip.errors import OipError
 from oip.reasons import Reason
 
 HOUSEKEEPING_S = 2.0
 """How often stored profiles are looked for and figures are let grow old."""
+
+
+CALLERS_MISTAKES = frozenset({Reason.UNKNOWN_MODEL, Reason.UNKNOWN_VERSION, Reason.BAD_OPTION})
+"""Refusals of a dry run that are errors in the question rather than its answer."""
 
 
 class Runtime:
@@ -77,7 +81,12 @@ class Runtime:
         self._director = Director(
             config, self._state, self._endpoints, dispatcher, self._records, self._telemetry
         )
-        handlers = Handlers(self._director, codecs(), name="tidegate", version=gateway.__version__)
+        handlers = Handlers(
+            self._director,
+            {Binding.GRPC: GrpcCodec(), Binding.HTTP: HttpCodec()},
+            name="tidegate",
+            version=gateway.__version__,
+        )
         body_bytes = int(config.gateway.limits.max_body_mb * 2**20)
         self._grpc = GrpcLane(handlers, listen.grpc.host, listen.grpc.port, max_message_bytes=body_bytes)
         self._http = HttpLane(
@@ -87,19 +96,10 @@ class Runtime:
             listen.http.port,
             max_body_bytes=body_bytes,
         )
-        self._metrics = uvicorn.Server(
-            uvicorn.Config(
-                metrics_app(self._telemetry.metrics),
-                host=listen.metrics.host,
-                port=listen.metrics.port,
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-            )
-        )
+        self._scrape = ScrapeListener(self._telemetry.metrics, listen.metrics)
         await self._grpc.start()
         await self._http.start()
-        await _serve(self._metrics)
+        await self._scrape.start()
 
     def addresses(self) -> dict[str, str]:
         """Where the listeners are, as IP:PORT by name."""
@@ -116,11 +116,13 @@ class Runtime:
             self._housekeeping.cancel()
         await asyncio.gather(*(monitor.close() for monitor in self._monitors.values()))
         await asyncio.gather(*(endpoint.close() for endpoint in self._endpoints.values()))
-        await self._metrics.shutdown()
+        await self._scrape.close()
         await asyncio.to_thread(self._telemetry.shutdown)
 
     async def endpoints_view(self) -> list[dict[str, Any]]:
-        return await views.endpoints(self._settings.config, self._state.snapshot, self._endpoints, time.monotonic())
+        return await views.endpoints(
+            self._settings.config, self._state.snapshot, self._endpoints, time.monotonic()
+        )
 
     async def models_view(self) -> list[dict[str, Any]]:
         return views.models(self._settings.config, self._state.snapshot)
@@ -138,7 +140,7 @@ class Runtime:
             device=query["device"],
         )
         decision = self._director.dry_run(query["model"], query["version"], options, query["payload_bytes"])
-        if decision.refused in (Reason.UNKNOWN_MODEL, Reason.UNKNOWN_VERSION, Reason.BAD_OPTION):
+        if decision.refused is not None and decision.refused in CALLERS_MISTAKES:
             raise OipError(decision.refused, decision.message)
         return to_record(decision)
 
@@ -161,11 +163,3 @@ class Runtime:
             with contextlib.suppress(ValueError):  # a broken file keeps the figures there are
                 self._read_profiles()
             self._state.tick(time.monotonic())
-
-
-async def _serve(server: uvicorn.Server) -> None:
-    """Bind now, so that a taken address is an error here, and serve without signal handlers."""
-    server.config.load()
-    server.lifespan = server.config.lifespan_class(server.config)
-    sock = _bound(server.config.host, server.config.port)
-    await server.startup(sockets=[sock])

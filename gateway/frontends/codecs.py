@@ -1,0 +1,154 @@
+"""What the handlers need written in the words of a binding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gateway.core.call import Binding, Call, Reply
+from gateway.core.errors import Refusal
+from gateway.core.ports import InferCodec
+from oip import codec
+from oip.reasons import Reason
+
+_JSON = (("content-type", "application/json"),)
+
+
+class BindingCodec(Protocol):
+    """One of OIP's bindings: how a call says which model it means, and how an answer is written."""
+
+    def infer(self, call: Call) -> InferCodec:
+        """A codec for this one inference."""
+        ...
+
+    async def model(self, call: Call) -> tuple[str, str]:
+        """Name and version ("" for none) of a call about a model. Raises OipError."""
+        ...
+
+    def live(self, live: bool) -> Reply: ...
+
+    def ready(self, ready: bool) -> Reply: ...
+
+    def model_ready(self, ready: bool) -> Reply: ...
+
+    def model_unknown(self, refusal: Refusal) -> Reply:
+        """The answer to "is it ready" for a model or version that nobody knows."""
+        ...
+
+    def server_metadata(self, message: bytes) -> Reply:
+        """From a serialized ServerMetadataResponse."""
+        ...
+
+    def model_metadata(self, message: bytes) -> Reply:
+        """From a serialized ModelMetadataResponse. Raises OipError."""
+        ...
+
+    def model_config(self, message: bytes) -> Reply:
+        """From a serialized ModelConfigResponse. Raises OipError."""
+        ...
+
+
+class IdentityInferCodec:
+    """gRPC's: the bytes go through as they are."""
+
+    def decode(self, body: bytes) -> bytes:
+        return body
+
+    def encode(self, response: bytes) -> tuple[bytes, Sequence[tuple[str, str]]]:
+        return response, ()
+
+
+class GrpcCodec:
+    """OIP over gRPC."""
+
+    _IDENTITY = IdentityInferCodec()
+
+    def infer(self, call: Call) -> InferCodec:
+        return self._IDENTITY
+
+    async def model(self, call: Call) -> tuple[str, str]:
+        return codec.named_model(await call.body.read())
+
+    def live(self, live: bool) -> Reply:
+        return Reply(body=codec.server_live(live))
+
+    def ready(self, ready: bool) -> Reply:
+        return Reply(body=codec.server_ready(ready))
+
+    def model_ready(self, ready: bool) -> Reply:
+        return Reply(body=codec.model_ready(ready))
+
+    def model_unknown(self, refusal: Refusal) -> Reply:
+        """As Triton does: clients ask this way whether a model exists, and expect no error."""
+        return self.model_ready(False)
+
+    def server_metadata(self, message: bytes) -> Reply:
+        return Reply(body=message)
+
+    def model_metadata(self, message: bytes) -> Reply:
+        return Reply(body=message)
+
+    def model_config(self, message: bytes) -> Reply:
+        return Reply(body=message)
+
+
+class HttpInferCodec:
+    """JSON, with or without binary tensor data, for one inference of one model.
+
+    `encode` needs what `decode` learnt of the request, so it comes after it.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self._model = call.model or ""
+        self._version = call.version or ""
+        self._headers: dict[str, str] = {}
+        for key, value in call.metadata:
+            text = value if isinstance(value, str) else value.decode("latin-1")
+            self._headers[key] = f"{self._headers[key]},{text}" if key in self._headers else text
+        self._context: codec.HttpInferContext | None = None
+
+    def decode(self, body: bytes) -> bytes:
+        message, self._context = codec.decode_infer(self._model, self._version, self._headers, body)
+        return message
+
+    def encode(self, response: bytes) -> tuple[bytes, Sequence[tuple[str, str]]]:
+        if self._context is None:
+            raise RuntimeError("encode needs a request that was decoded")
+        return codec.encode_infer(self._context, response)
+
+
+class HttpCodec:
+    """OIP over HTTP: what is true is an empty 200, as from Triton; what is false an error."""
+
+    def infer(self, call: Call) -> InferCodec:
+        return HttpInferCodec(call)
+
+    async def model(self, call: Call) -> tuple[str, str]:
+        return call.model or "", call.version or ""
+
+    def live(self, live: bool) -> Reply:
+        return self._truth(live, "the server is not live")
+
+    def ready(self, ready: bool) -> Reply:
+        return self._truth(ready, "the server is not ready")
+
+    def model_ready(self, ready: bool) -> Reply:
+        return self._truth(ready, "the model is not ready")
+
+    def model_unknown(self, refusal: Refusal) -> Reply:
+        return Reply(error=refusal)
+
+    def server_metadata(self, message: bytes) -> Reply:
+        return Reply(metadata=_JSON, body=codec.server_metadata_to_json(message))
+
+    def model_metadata(self, message: bytes) -> Reply:
+        return Reply(metadata=_JSON, body=codec.metadata_to_json(message))
+
+    def model_config(self, message: bytes) -> Reply:
+        return Reply(metadata=_JSON, body=codec.config_to_json(message))
+
+    def _truth(self, holds: bool, otherwise: str) -> Reply:
+        return Reply() if holds else Reply(error=Refusal(Reason.UNAVAILABLE, otherwise))
+
+
+CODECS: dict[Binding, BindingCodec] = {Binding.GRPC: GrpcCodec(), Binding.HTTP: HttpCodec()}

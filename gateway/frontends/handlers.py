@@ -1,0 +1,120 @@
+"""One handler per RPC of the Open Inference Protocol, on every lane and in both bindings."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Collection
+
+from gateway.core.call import Call, Reply
+from gateway.core.errors import Refusal, TidegateError
+from gateway.core.ports import Service
+from gateway.core.request import Options
+from gateway.frontends.codecs import CODECS, BindingCodec
+from gateway.pipeline.options import parse_options
+from oip.codec import server_metadata
+from oip.errors import OipError
+from oip.reasons import Reason
+
+logger = logging.getLogger(__name__)
+
+EXTENSIONS = ("binary_tensor_data", "model_configuration")
+"""The protocol's extensions that this version serves; server metadata lists nothing else."""
+
+
+class Handlers:
+    """Answers calls from a `Service`, whatever wire they came over.
+
+    `name` and `version` are the server's in its metadata.
+    """
+
+    def __init__(self, service: Service, *, name: str, version: str) -> None:
+        self.service = service
+        self._name = name
+        self._version = version
+        self._served: dict[str, Callable[[Call, BindingCodec], Awaitable[Reply]]] = {
+            "ServerLive": self._server_live,
+            "ServerReady": self._server_ready,
+            "ModelReady": self._model_ready,
+            "ServerMetadata": self._server_metadata,
+            "ModelMetadata": self._model_metadata,
+            "ModelConfig": self._model_config,
+            "ModelInfer": self._model_infer,
+        }
+
+    @property
+    def methods(self) -> Collection[str]:
+        """Names of the RPCs that are served."""
+        return self._served.keys()
+
+    async def handle(self, call: Call) -> Reply:
+        """The reply to a call. Raises nothing but cancellation: failures are in `Reply.error`."""
+        try:
+            handler = self._served.get(call.method)
+            if handler is None:
+                raise Refusal(Reason.NOT_SERVED, f"{call.method} is not served by this version")
+            if call.method == "ModelInfer":
+                return await handler(call, CODECS[call.binding])
+            # An inference's options are the service's to read; elsewhere a wrong one is an error too.
+            time_left_s = _time_left_s(call, parse_options(call.metadata))
+            async with asyncio.timeout(time_left_s):
+                return await handler(call, CODECS[call.binding])
+        except TimeoutError:
+            return Reply(
+                error=Refusal(Reason.DEADLINE, f"the deadline passed before {call.method} was answered")
+            )
+        except TidegateError as error:
+            return Reply(error=error)
+        except OipError as error:
+            return Reply(error=Refusal(error.reason, error.message))
+        except Exception as error:
+            return Reply(error=unexpected(error, call.method))
+
+    async def _server_live(self, call: Call, codec: BindingCodec) -> Reply:
+        return codec.live(self.service.live())
+
+    async def _server_ready(self, call: Call, codec: BindingCodec) -> Reply:
+        return codec.ready(self.service.ready())
+
+    async def _model_ready(self, call: Call, codec: BindingCodec) -> Reply:
+        model, version = await codec.model(call)
+        try:
+            return codec.model_ready(self.service.model_ready(model, version))
+        except Refusal as refusal:
+            if refusal.reason not in (Reason.UNKNOWN_MODEL, Reason.UNKNOWN_VERSION):
+                raise
+            return codec.model_unknown(refusal)
+
+    async def _server_metadata(self, call: Call, codec: BindingCodec) -> Reply:
+        return codec.server_metadata(server_metadata(self._name, self._version, EXTENSIONS))
+
+    async def _model_metadata(self, call: Call, codec: BindingCodec) -> Reply:
+        model, version = await codec.model(call)
+        return codec.model_metadata(await self.service.model_metadata(model, version))
+
+    async def _model_config(self, call: Call, codec: BindingCodec) -> Reply:
+        model, version = await codec.model(call)
+        return codec.model_config(await self.service.model_config(model, version))
+
+    async def _model_infer(self, call: Call, codec: BindingCodec) -> Reply:
+        return await self.service.infer(call, codec.infer(call))
+
+
+def _time_left_s(call: Call, options: Options) -> float | None:
+    """What remains until the nearer of the transport's deadline and `tidegate-deadline-ms`."""
+    deadlines = [] if call.deadline is None else [call.deadline]
+    if options.deadline_ms is not None:
+        deadlines.append(call.received + options.deadline_ms / 1000)
+    return min(deadlines) - time.monotonic() if deadlines else None
+
+
+def unexpected(error: BaseException, where: str) -> Refusal:
+    """Logs a fault of ours and says so to the caller.
+
+    The log gets the exception's type and its stack, not its text, which may quote request data.
+    """
+    stack = "".join(traceback.format_tb(error.__traceback__))
+    logger.error("%s failed with %s\n%s", where, type(error).__name__, stack)
+    return Refusal(Reason.INTERNAL, "the gateway failed inside; its log says where")

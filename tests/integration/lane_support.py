@@ -1,0 +1,192 @@
+"""What the lanes' tests stand on: a service that remembers what it saw, and a proxy that counts."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from tritonclient.grpc import model_config_pb2, service_pb2
+
+from gateway.core.call import Call, Reply
+from gateway.core.errors import AttemptError, Refusal, TidegateError
+from gateway.core.ports import InferCodec
+from gateway.pipeline.options import parse_options
+from oip.errors import OipError
+from oip.reasons import Reason
+
+pb: Any = service_pb2
+
+ANSWER_HEADERS = (("tidegate-endpoint", "gpu-east"), ("tidegate-attempts", "1"))
+
+
+async def eventually(holds: Callable[[], bool], within_s: float = 5.0) -> None:
+    """Waits until `holds()`; fails the test when it does not in time."""
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, "not within the time given"
+        await asyncio.sleep(0.005)
+
+
+@dataclass
+class FakeService:
+    """The port in memory. Knows the models `add_sub` (int32 sum and difference), `slow` (answers
+    only when `release` is set), `boom` (raises), `gone` and `rejects` (endpoint failures)."""
+
+    is_ready: bool = True
+    calls: list[Call] = field(default_factory=list)
+    bodies: list[int] = field(default_factory=list)
+    cancelled: int = 0
+    entered: asyncio.Event = field(default_factory=asyncio.Event)
+    release: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: list[tuple[str, str]] = field(default_factory=list)
+
+    def live(self) -> bool:
+        return True
+
+    def ready(self) -> bool:
+        return self.is_ready
+
+    def model_ready(self, model: str, version: str) -> bool:
+        self._known(model, version)
+        return model != "gone"
+
+    async def model_metadata(self, model: str, version: str) -> bytes:
+        self._known(model, version)
+        if model == "slow":
+            await self._wait()
+        response = pb.ModelMetadataResponse(name=model, versions=["1"], platform="python")
+        for name in ("INPUT0", "INPUT1"):
+            response.inputs.add(name=name, datatype="INT32", shape=[-1, 4])
+        for name in ("OUTPUT0", "OUTPUT1"):
+            response.outputs.add(name=name, datatype="INT32", shape=[-1, 4])
+        return response.SerializeToString()
+
+    async def model_config(self, model: str, version: str) -> bytes:
+        self._known(model, version)
+        config = model_config_pb2.ModelConfig(name=model, max_batch_size=8, backend="python")
+        return pb.ModelConfigResponse(config=config).SerializeToString()
+
+    async def infer(self, call: Call, codec: InferCodec) -> Reply:
+        self.calls.append(call)
+        try:
+            options = parse_options(call.metadata)
+            if options.privacy == "secret":
+                raise Refusal(Reason.PRIVACY, "class secret does not allow this gateway's place")
+            body = await call.body.read()
+            self.bodies.append(len(body))
+            request = pb.ModelInferRequest.FromString(codec.decode(body))
+            answer, headers = codec.encode(await self._answer(request))
+        except TidegateError as error:
+            return Reply(metadata=ANSWER_HEADERS, error=error)
+        except OipError as error:
+            return Reply(metadata=ANSWER_HEADERS, error=Refusal(error.reason, error.message))
+        return Reply(metadata=(*ANSWER_HEADERS, *headers), body=answer)
+
+    async def _answer(self, request: Any) -> bytes:
+        self._known(request.model_name, request.model_version)
+        match request.model_name:
+            case "slow":
+                await self._wait()
+            case "boom":
+                raise ValueError("quotes the payload: 42")
+            case "gone":
+                raise AttemptError(
+                    Reason.UNAVAILABLE,
+                    "endpoint gpu-east is gone",
+                    grpc_status="UNAVAILABLE",
+                    sent=True,
+                    retryable=True,
+                )
+            case "rejects":
+                raise AttemptError(
+                    Reason.ENDPOINT_FAILED,
+                    "endpoint gpu-east says no",
+                    grpc_status="FAILED_PRECONDITION",
+                    sent=True,
+                    retryable=False,
+                )
+        first, second = (_int32s(raw) for raw in request.raw_input_contents)
+        response = pb.ModelInferResponse(model_name=request.model_name, model_version="1", id=request.id)
+        for name, values in (
+            ("OUTPUT0", [a + b for a, b in zip(first, second, strict=True)]),
+            ("OUTPUT1", [a - b for a, b in zip(first, second, strict=True)]),
+        ):
+            response.outputs.add(name=name, datatype="INT32", shape=request.inputs[0].shape)
+            response.raw_output_contents.append(struct.pack(f"<{len(values)}i", *values))
+        return response.SerializeToString()
+
+    def _known(self, model: str, version: str) -> None:
+        self.asked.append((model, version))
+        if model not in ("add_sub", "slow", "boom", "gone", "rejects", "a b", "ns/m"):
+            raise Refusal(Reason.UNKNOWN_MODEL, f"Request for unknown model: '{model}' is not found")
+        if version not in ("", "1"):
+            raise Refusal(Reason.UNKNOWN_VERSION, f"model '{model}' has no version '{version}'")
+
+    async def _wait(self) -> None:
+        self.entered.set()
+        try:
+            await self.release.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+
+def _int32s(raw: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(raw) // 4}i", raw)
+
+
+def infer_request(model: str = "add_sub", padding: int = 0) -> bytes:
+    """A ModelInferRequest of two INT32 [1,4] tensors, followed by `padding` bytes in the id."""
+    request = pb.ModelInferRequest(model_name=model, id="x" * padding)
+    for name in ("INPUT0", "INPUT1"):
+        request.inputs.add(name=name, datatype="INT32", shape=[1, 4])
+    request.raw_input_contents.extend([struct.pack("<4i", 1, 2, 3, 4), struct.pack("<4i", 10, 20, 30, 40)])
+    return request.SerializeToString()
+
+
+class CountingProxy:
+    """A TCP relay in front of a port that counts the bytes its callers have sent through it."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+        self._relays = 0
+        self.sent = 0
+
+    async def __aenter__(self) -> CountingProxy:
+        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        await eventually(lambda: self._relays == 0)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._relays += 1
+        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        self._writers += [writer, up_writer]
+        await asyncio.gather(
+            self._pump(reader, up_writer, count=True), self._pump(up_reader, writer, count=False)
+        )
+        writer.close()
+        up_writer.close()
+        self._relays -= 1
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, count: bool) -> None:
+        with suppress(ConnectionError, RuntimeError):
+            while data := await reader.read(65536):
+                if count:
+                    self.sent += len(data)
+                writer.write(data)
+                await writer.drain()
+            writer.write_eof()
