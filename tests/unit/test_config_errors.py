@@ -303,7 +303,7 @@ def test_the_contracts_full_sample_is_refused_key_by_key() -> None:
         ("store: sqlite", "store: postgresql+asyncpg://x", "62:8: store is not served by this version: leave it out or write sqlite"),
         ("replicas: {min: 1, max: 1}", "replicas: {min: 1, max: 2}", "7:27: gateway.replicas.max other than 1 is not served by this version"),
         ("  limits:", "  tls: {cert_file: a}\n  limits:", "6:8: gateway.tls is not served by this version: leave it out or write null"),
-        ("quality: 0.1}", "quality: 0.1, energy: 0}", "51:49: policies.weights.energy is not served by this version"),
+        ("quality: 0.1}", "quality: 0.1, energy: 0}", "51:54: policies.weights.energy is not served by this version"),
         ("labels: {group: gpu}", "discover: null", "13:5: endpoints.discover is not served by this version"),
     ],
 )  # fmt: skip

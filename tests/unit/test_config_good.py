@@ -80,8 +80,8 @@ def _texts(value: object) -> list[str]:
 
 
 def test_resolved_texts_are_plain_ones() -> None:
-    text = changed("grpc://rack.plant-7:8001", "${env:A}").replace("group: gpu", "group: ${env:A}")
-    text = text.replace("name: faces", "name: ${env:A}").replace("nvidia-l4", "${env:A}")
+    text = changed("grpc://rack.plant-7:8001", "${env:A}").replace("group: gpu", "group: '${env:A}'")
+    text = text.replace("name: faces", "name: ${env:A}").replace("nvidia-l4", "'${env:A}'")
     config = parsed(text, {"A": "abc"})
     assert config.models[1].name == "abc"
     assert {type(t) for t in _texts(config)} == {str}

@@ -44,7 +44,7 @@ def test_files_are_found_beside_the_configuration_and_lose_their_last_line_end(t
 def test_a_whole_reference_stands_for_a_number_or_a_truth_value_where_one_is_expected() -> None:
     text = changed("per_request: 0.0001", "per_request: ${env:PRICE}")
     text = text.replace("idempotent: true", 'idempotent: "${env:FLAG}"')
-    text = text.replace("weight: 3", "weight: ${env:W}").replace('version: "3"', "version: ${env:V}")
+    text = text.replace("weight: 3", "weight: '${env:W}'").replace('version: "3"', "version: '${env:V}'")
     config = parsed(text, {"PRICE": "0.5", "FLAG": "false", "W": "7", "V": "12"})
     assert config.endpoints[1].price.per_request == 0.5
     assert config.models[0].idempotent is False
@@ -88,14 +88,14 @@ SECRET = "hunter2"
         ("default: internal", "default: ${env:S}"),
         ("kind: triton\n    url: grpc://rack", "kind: ${env:S}\n    url: grpc://rack"),
         ("store: sqlite", "store: ${env:S}"),
-        ("weight: 3", "weight: ${env:S}"),
-        ("weight: 3", "weight: 3${env:S}"),
+        ("weight: 3", "weight: '${env:S}'"),
+        ("weight: 3", "weight: '3${env:S}'"),
         ("idempotent: true", "idempotent: ${env:S}"),
         ("tier: site\n", "tier: ${env:S}\n"),
         ("on_no_candidate: reject", "on_no_candidate: ${env:S}"),
         ("http://127.0.0.1:4318", "${env:S}"),
         ('["digits"]', '["[${env:S}"]'),
-        ("allow: [{tier: [device, site, regional, cloud]}]", "allow: ${env:S}"),
+        ("allow: [{tier: [device, site, regional, cloud]}]", "allow: '${env:S}'"),
         ("  - name: rack", "  - ${env:S}\n  - name: rack"),
         ("memory_gb: 24", "memory_gb: 24\n    kimd: ${env:S}"),
     ],
@@ -104,6 +104,14 @@ def test_no_message_holds_what_a_reference_stands_for(old: str, new: str) -> Non
     found = problems(changed(old, new), {"S": SECRET})
     assert found
     assert SECRET not in "\n".join(found)
+
+
+@pytest.mark.parametrize("text", ["weight: ${env:W}", "weight: x${env:W}"])
+def test_without_quotes_inside_braces_a_reference_is_not_yaml(text: str) -> None:
+    column = 67 + text.index("$") - len("weight: ")
+    assert problems(changed("weight: 3", text), {"W": "1"}) == [
+        f"t.yaml:29:{column}: inside {{}} and [] put ${{...}} in quotes"
+    ]
 
 
 def test_names_from_references_are_not_spelt_out_as_suggestions() -> None:

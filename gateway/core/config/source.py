@@ -256,7 +256,7 @@ def _events(text: str) -> Iterator[object]:
         except StopIteration:
             return
         except MarkedYAMLError as error:
-            _not_yaml(error, last)
+            _not_yaml(error, last, text)
         # The parser lets bare errors through, e.g. OverflowError for an escape beyond Unicode.
         except Exception:
             raise _Stop(last, "not valid YAML: look at the value that begins here or just after") from None
@@ -264,10 +264,12 @@ def _events(text: str) -> Iterator[object]:
         yield event
 
 
-def _not_yaml(error: Any, last: Position) -> NoReturn:
+def _not_yaml(error: Any, last: Position, text: str) -> NoReturn:
     mark = error.problem_mark or error.context_mark
     position = (mark.line + 1, mark.column + 1) if mark else last
     problem = str(error.problem or error.context or "unreadable").splitlines()[0]
     if "'\\t'" in problem:
         raise _Stop(position, "a tab cannot indent YAML: use spaces") from None
+    if mark and text[mark.index - 1 : mark.index + 1] == "${":
+        raise _Stop((position[0], position[1] - 1), "inside {} and [] put ${...} in quotes") from None
     raise _Stop(position, f"not valid YAML: {problem}") from None
