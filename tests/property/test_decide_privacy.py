@@ -271,9 +271,12 @@ def _everything_blocked_without_a_site(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_planted_fault_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed in range(200):
-        check(random.Random(seed))
+    check_seeds(200)
     plant(monkeypatch)
     with pytest.raises(AssertionError):
-        for seed in range(PER_CHUNK):
-            check(random.Random(seed))
+        check_seeds(PER_CHUNK)
+
+
+def check_seeds(count: int) -> None:
+    for seed in range(count):
+        check(random.Random(seed))
