@@ -11,6 +11,9 @@ from typing import Annotated
 import typer
 
 from gateway.cli.check import check
+from gateway.cli.demo import demo
+from gateway.cli.route import route
+from gateway.cli.up import up
 
 app = typer.Typer(
     name="tidegate",
@@ -19,7 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("check")(check)
+for command in (up, demo, check, route):
+    app.command()(command)
 
 
 def _print_version(asked: bool) -> None:
