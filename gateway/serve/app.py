@@ -12,7 +12,7 @@ from typing import Any
 
 import ray
 from ray import serve
-from ray.serve.config import HTTPOptions
+from ray.serve.config import HTTPOptions, ProxyLocation
 from ray.serve.schema import LoggingConfig
 
 from gateway.serve.control import APP, DATA_PLANE, Control
@@ -63,7 +63,7 @@ def running(settings: ReplicaSettings, source: str) -> Iterator[dict[str, Any]]:
 
 def _deploy(settings: ReplicaSettings, source: str) -> Any:
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
-    serve.start(http_options=HTTPOptions(location="NoServer"), logging_config=quiet)
+    serve.start(http_options=HTTPOptions(location=ProxyLocation.Disabled), logging_config=quiet)
     control = serve.deployment(
         name="Control",
         num_replicas=1,

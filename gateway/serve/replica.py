@@ -41,7 +41,7 @@ class DataPlane:
         self._failure = ""
         try:
             asyncio.run_coroutine_threadsafe(self._runtime.start(), self._loop).result()
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, OipError) as error:
             self._failure = str(error)
 
     async def describe(self) -> dict[str, Any]:

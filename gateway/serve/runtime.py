@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import secrets
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import gateway
 from gateway.core.call import Binding
+from gateway.core.config import EndpointConfig
 from gateway.core.plugins import discover
 from gateway.core.ports import Endpoint, Health
 from gateway.core.request import Options
@@ -62,7 +64,7 @@ class Runtime:
         self._telemetry.start()
         self._telemetry.metrics.config_revision(self._settings.revision)
         self._read_profiles()
-        kinds = discover("gateway.backends")
+        kinds = cast("dict[str, Callable[[EndpointConfig], Endpoint]]", discover("gateway.backends"))
         for declared in config.endpoints:
             self._endpoints[declared.name] = kinds[declared.kind](declared)
         for name, endpoint in self._endpoints.items():
