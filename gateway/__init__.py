@@ -3,3 +3,5 @@
 The rooms and what may import what are listed in `pyproject.toml` under `[tool.importlinter]`;
 docs/architecture.md draws them.
 """
+
+__version__ = "0.1.0"

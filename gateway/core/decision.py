@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from gateway.core.config import Config, ModelConfig, VariantConfig
-from gateway.core.place import Place
+from gateway.core.place import Origin, Place
 from oip.reasons import Reason
 
 
@@ -86,7 +86,8 @@ class Verdict(StrEnum):
 class Note:
     """Why a candidate got its verdict. `rule` is a bounded name: "privacy", "health", "version",
     "deadline", "max_cost", "require.latency_p95_ms", "require.max_cost_per_1k",
-    "require.min_quality", "unmeasured", "stale", "score". `detail` is one sentence of ours."""
+    "require.min_quality", "relaxed", "unmeasured", "stale", "score". Every note of an excluded
+    candidate names a rule that excludes it. `detail` is one sentence of ours."""
 
     rule: str
     detail: str
@@ -119,7 +120,8 @@ class Decision:
 
     `plan` holds the chosen candidate and then the fallbacks, best first; empty when refused, and
     `refused`/`message` then say why. `privacy` are the names of the classes that apply (their
-    intersection rules). `policy` is "" when the refusal came before a policy was found.
+    intersection rules) and `origin` is what their `same` compares with. `policy` is "" when the
+    refusal came before a policy was found.
     """
 
     id: str
@@ -134,6 +136,7 @@ class Decision:
     model_config: ModelConfig | None = None
     refused: Reason | None = None
     message: str = ""
+    origin: Origin = field(default_factory=Origin)
 
 
 class Outcome(StrEnum):

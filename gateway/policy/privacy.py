@@ -1,7 +1,8 @@
 """The privacy wall as one predicate.
 
 A place is allowed when every class that applies has a rule that matches it: classes intersect, so
-adding one can only narrow. An empty set of classes allows nothing: no rule is not a permission.
+adding one can only narrow. Whatever is empty allows nothing: no classes, a class without rules, a
+rule that asks for nothing, a part of a place that is not declared.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ def compile_classes(config: Config) -> dict[str, PrivacyClass]:
 
 def origin_of(gateway: Place, options: Options) -> Origin:
     """Where an unauthenticated request comes from: the gateway's own site and device, which
-    `tidegate-site` and `tidegate-device` can deny but never replace."""
+    `tidegate-site` and `tidegate-device` can deny but never replace. Data of another site does not
+    come from this site's device either, so denying a known site denies the device with it."""
     site = gateway.site if options.site in (None, gateway.site) else None
     device = gateway.device if options.device in (None, gateway.device) else None
-    return Origin(site, device)
+    return Origin(site, None if site != gateway.site else device)
 
 
 def allowed(classes: Sequence[PrivacyClass], place: Place, origin: Origin) -> bool:
@@ -46,11 +48,14 @@ def allowed(classes: Sequence[PrivacyClass], place: Place, origin: Origin) -> bo
 
 
 def refusing(classes: Iterable[PrivacyClass], place: Place, origin: Origin) -> tuple[str, ...]:
-    """Names of the classes that forbid the place, in the order given."""
+    """Names of the classes that forbid the place, in the order given. Without classes nobody refuses
+    and yet nothing is allowed: ask `allowed` where there may be none."""
     return tuple(c.name for c in classes if not any(_matches(rule, place, origin) for rule in c.allow))
 
 
 def _matches(rule: PlaceRule, place: Place, origin: Origin) -> bool:
+    if rule.tiers is None and rule.regions is None and rule.sites is None and not rule.same:
+        return False
     if rule.tiers is not None and place.tier not in rule.tiers:
         return False
     if rule.regions is not None and place.region not in rule.regions:

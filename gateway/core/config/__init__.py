@@ -1,10 +1,21 @@
 """The configuration file: its models, and how a file becomes them.
 
-`models` are frozen pydantic models and double as the nouns that policy and routing work on.
-`load` reads YAML into them and reports every mistake with file, line and column.
+    load     a file or text -> Config, or ConfigError with every problem
+    ├── source       YAML events -> a plain tree that knows its positions
+    ├── references   ${env:NAME}, ${file:PATH}
+    ├── served       what the contract names and this version refuses
+    ├── models       frozen pydantic models: types and bounds
+    ├── checks       names, references and sense between the parts
+    └── wording      a validator's error -> one sentence
+    schema   the models -> JSON Schema
+
+`models` double as the nouns that policy and routing work on, so they are all this package exports;
+reading files (`load`) is imported from where it is used.
 """
 
 from gateway.core.config.models import (
+    Allow,
+    ClassConfig,
     Config,
     EndpointConfig,
     GatewayConfig,
@@ -25,6 +36,8 @@ from gateway.core.config.models import (
 )
 
 __all__ = [
+    "Allow",
+    "ClassConfig",
     "Config",
     "EndpointConfig",
     "GatewayConfig",

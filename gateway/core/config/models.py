@@ -1,18 +1,41 @@
 """The models of `tidegate.yaml`. Strict: unknown keys, wrong types and wrong units are errors.
 
-Units are in key names; money is in `currency`. Cross-references (a variant's endpoint, a model's
-class) are checked by `Config` itself, so an instance of it is consistent.
+Units are in key names; money is in `currency`. Names and references (a variant's endpoint, a
+model's class) are checked by `Config` itself, so an instance of it is consistent. Whether the parts
+also make sense together is `checks.sense`'s question, asked of files.
+
+Any text may come from `${env:}` or `${file:}`, so a repr shows names and numbers only.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Annotated, Any, Literal, Self, cast
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    SerializeAsAny,
+    Tag,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
+from gateway.core.config import checks
 from gateway.core.place import Place, Tier
 
-Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+VERSION_PATTERN = r"^[0-9]+$"
+CURRENCY_PATTERN = r"^[A-Z]{3}$"
+
+Name = Annotated[str, Field(min_length=1, max_length=128, pattern=NAME_PATTERN)]
 """Names of endpoints, policies, classes, sites: they become labels and headers."""
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
 Glob = Annotated[str, Field(min_length=1, max_length=256)]
@@ -21,8 +44,34 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
+_PUBLIC = frozenset(
+    {"name", "kind", "endpoint", "model", "privacy", "default", "region", "site", "device", "currency"}
+)
+
+
+def _shown(key: str, value: object) -> object:
+    if isinstance(value, str) and not isinstance(value, Enum) and key not in _PUBLIC:
+        return "***"
+    if isinstance(value, Mapping):
+        mapping = cast("Mapping[str, object]", value)
+        return {name: _shown("", item) for name, item in mapping.items()}
+    return value
+
+
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    """A part of the file: unknown keys and coerced types are errors, instances are frozen."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
+    )
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        for key, value in super().__repr_args__():
+            yield key, _shown(key or "", value)
 
 
 class Location(Strict):
@@ -31,7 +80,9 @@ class Location(Strict):
     tier: Annotated[Tier, Field(strict=False)]
     region: Name | None = None
     site: Name | None = None
+    """Needed by tiers device and site for `same: [site]`; required on tier site."""
     device: Name | None = None
+    """Required on tier device, and on no other."""
 
     @property
     def place(self) -> Place:
@@ -39,11 +90,14 @@ class Location(Strict):
 
 
 class Limits(Strict):
+    """What the gateway takes on before it refuses."""
+
     max_body_mb: Positive = 64
     """Largest body taken, in MiB (2**20 bytes)."""
     buffer_mb: Positive = 4
     """A body up to this size (MiB) is kept so that it can be sent again; a larger one gets one attempt."""
     max_inflight: Annotated[int, Field(ge=1)] = 2000
+    """Requests in work at once; one more is refused as overloaded."""
 
 
 class Replicas(Strict):
@@ -54,6 +108,8 @@ class Replicas(Strict):
 
 
 class GatewayConfig(Strict):
+    """The gateway itself. Its location takes part in every privacy decision."""
+
     name: Name
     location: Location
     limits: Limits = Limits()
@@ -68,6 +124,23 @@ class Price(Strict):
     egress_per_gb: NotNegative = 0
     """Per 10**9 bytes carried to and from the endpoint."""
 
+    @model_validator(mode="after")
+    def _one_basis(self) -> Self:
+        if self.per_hour is not None and self.per_request is not None:
+            raise PydanticCustomError("price", "per_hour and per_request exclude each other: keep one")
+        return self
+
+
+def _fact(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise PydanticCustomError("fact", "a hardware fact must be a text or a number")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise PydanticCustomError("fact", "a hardware fact must be a finite number")
+    return value
+
+
+Fact = Annotated[str | int | float, BeforeValidator(_fact, json_schema_input_type=str | int | float)]
+
 
 class EndpointConfig(Strict):
     """What every kind of endpoint declares. A kind's own model adds its keys by inheritance."""
@@ -76,7 +149,9 @@ class EndpointConfig(Strict):
     kind: str
     location: Location
     labels: dict[str, str] = Field(default_factory=dict)
-    hardware: dict[str, str | float | int] = Field(default_factory=dict)
+    """Free text for people; shown by the operator API."""
+    hardware: dict[str, Fact] = Field(default_factory=dict)
+    """Free facts for people; shown by the operator API."""
     price: Price = Price()
 
 
@@ -86,38 +161,76 @@ class VariantConfig(Strict):
     endpoint: Name
     model: ModelName | None = None
     """The model's name on the endpoint; None: the same name as here."""
-    version: Annotated[str, Field(pattern=r"^[0-9]+$")] | None = None
+    version: Annotated[str, Field(pattern=VERSION_PATTERN)] | None = None
     """The version on the endpoint; None: whichever the endpoint chooses."""
     weight: Annotated[int, Field(ge=0)] = 1
     """Share among equals (canary)."""
     precision: Name | None = None
     quality: Share | None = None
+    """How good its answers are, 0 to 1, e.g. accuracy on a set of your own."""
 
 
 class ModelConfig(Strict):
+    """A model as callers name it, and every way to answer it."""
+
     name: ModelName
     privacy: Name | None = None
     """The model's class; None: `privacy.default`."""
     idempotent: bool = False
+    """Whether asking twice does no harm, so that a failed attempt may be sent again."""
     variants: Annotated[tuple[VariantConfig, ...], Field(min_length=1, strict=False)]
 
 
-class Allow(Strict):
-    """One place rule of a class; a scalar counts as a list of one, an empty list is an error."""
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
 
-    tier: (
-        Annotated[tuple[Annotated[Tier, Field(strict=False)], ...], Field(min_length=1, strict=False)] | None
-    ) = None
-    region: Annotated[tuple[Name, ...], Field(min_length=1, strict=False)] | None = None
-    site: Annotated[tuple[Name, ...], Field(min_length=1, strict=False)] | None = None
-    same: Annotated[tuple[Literal["site", "device"], ...], Field(min_length=1, strict=False)] | None = None
+
+SomeTiers = Annotated[
+    tuple[Annotated[Tier, Field(strict=False)], ...],
+    Field(min_length=1, strict=False),
+    BeforeValidator(_listed, json_schema_input_type=Tier | Annotated[list[Tier], Field(min_length=1)]),
+]
+SomeNames = Annotated[
+    tuple[Name, ...],
+    Field(min_length=1, strict=False),
+    BeforeValidator(_listed, json_schema_input_type=Name | Annotated[list[Name], Field(min_length=1)]),
+]
+_Same = Literal["site", "device"]
+SomeSame = Annotated[
+    tuple[_Same, ...],
+    Field(min_length=1, strict=False),
+    BeforeValidator(_listed, json_schema_input_type=_Same | Annotated[list[_Same], Field(min_length=1)]),
+]
+
+
+class Allow(Strict):
+    """One place rule of a class: every part that is given must hold. A single value counts as a
+    list of one; an empty list or an empty rule is an error."""
+
+    tier: SomeTiers | None = None
+    region: SomeNames | None = None
+    site: SomeNames | None = None
+    same: SomeSame | None = None
+    """The place's site or device must be the one that the request comes from."""
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        if self.tier is None and self.region is None and self.site is None and self.same is None:
+            raise PydanticCustomError(
+                "rule", "an empty rule would allow every place: name at least its tiers"
+            )
+        return self
 
 
 class ClassConfig(Strict):
+    """A privacy class: the places where its data may go. What no rule lists is forbidden."""
+
     allow: Annotated[tuple[Allow, ...], Field(min_length=1, strict=False)]
 
 
 class PrivacyConfig(Strict):
+    """Every class, and the one that a model without a class of its own has."""
+
     default: Name
     classes: Annotated[dict[Name, ClassConfig], Field(min_length=1)]
 
@@ -135,6 +248,8 @@ class Match(Strict):
 
 
 class Require(Strict):
+    """What a place must be measured or declared to meet."""
+
     latency_p95_ms: Positive | None = None
     max_cost_per_1k: Positive | None = None
     min_quality: Share | None = None
@@ -147,8 +262,16 @@ class Weights(Strict):
     latency: NotNegative = 0
     quality: NotNegative = 0
 
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if not (self.cost or self.latency or self.quality):
+            raise PydanticCustomError("weights", "at least one weight must be greater than 0")
+        return self
+
 
 class Retry(Strict):
+    """Attempts beyond the first, and how much of the traffic they may become."""
+
     num_retries: Annotated[int, Field(ge=0, le=10)] = 1
     budget_percent: Annotated[float, Field(ge=0, le=100)] = 20
     """Retries in flight may be this share of the requests in flight ..."""
@@ -162,27 +285,86 @@ class Relax(Strict):
     relax: Annotated[tuple[Literal["cost", "latency", "quality"], ...], Field(min_length=1, strict=False)]
 
 
+def _on_no_candidate(value: object) -> str | None:
+    if isinstance(value, str):
+        return "<reject>"
+    return "<relax>" if isinstance(value, Mapping | Relax) else None
+
+
+OnNoCandidate = Annotated[
+    Annotated[Literal["reject"], Tag("<reject>")] | Annotated[Relax, Tag("<relax>")],
+    Discriminator(
+        _on_no_candidate,
+        custom_error_type="on_no_candidate",
+        custom_error_message="must be reject or {relax: [...]} with cost, latency or quality",
+    ),
+]
+
+
 class PolicyConfig(Strict):
+    """What counts for the requests that it matches. The first policy that matches applies."""
+
     name: Name
     match: Match
     require: Require = Require()
     weights: Weights
     retry: Retry = Retry()
-    on_no_candidate: Literal["reject"] | Relax = "reject"
+    on_no_candidate: OnNoCandidate = "reject"
 
 
 class Telemetry(Strict):
+    """Where spans and metrics go."""
+
     otlp_endpoint: str | None = None
     """Base URL of an OTLP/HTTP receiver, e.g. http://127.0.0.1:4318; None: nothing is exported."""
     sample_ratio: Share = 0.05
+    """Share of the traces begun here that are kept, 0 to 1; a caller's own choice is followed."""
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _http_url(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            url = urlsplit(value)
+            good = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+        except ValueError:
+            good, url = False, None
+        if not good or url is None:
+            raise PydanticCustomError(
+                "url", "otlp_endpoint must be an http:// or https:// URL such as http://127.0.0.1:4318"
+            )
+        if url.username is not None:
+            raise PydanticCustomError(
+                "url", "otlp_endpoint must hold no credentials: use OTEL_EXPORTER_OTLP_HEADERS"
+            )
+        return value
+
+
+def _one(value: object) -> object:
+    if type(value) is not int or value != 1:
+        raise PydanticCustomError("version", "version must be 1, the version of this file format")
+    return value
 
 
 class Config(Strict):
-    version: Literal[1]
-    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
+    """The whole file. Raises ValidationError when names repeat or a reference leads nowhere."""
+
+    version: Annotated[Literal[1], BeforeValidator(_one, json_schema_input_type=Literal[1])]
+    """Version of this file format."""
+    currency: Annotated[str, Field(pattern=CURRENCY_PATTERN)] = "USD"
+    """ISO 4217 code of every amount in the file."""
     gateway: GatewayConfig
-    endpoints: Annotated[tuple[EndpointConfig, ...], Field(min_length=1, strict=False)]
+    endpoints: Annotated[tuple[SerializeAsAny[EndpointConfig], ...], Field(min_length=1, strict=False)]
+    """Each an instance of its kind's own model."""
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1, strict=False)]
     privacy: PrivacyConfig
     policies: Annotated[tuple[PolicyConfig, ...], Field(min_length=1, strict=False)]
     telemetry: Telemetry = Telemetry()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        found = [finding.message for finding in checks.references(self.model_dump(mode="json"))]
+        if found:
+            raise PydanticCustomError("references", "{found}", {"found": "; ".join(found)})
+        return self

@@ -1,0 +1,47 @@
+"""What several commands share: one-line errors, the configuration file, the operator API."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from gateway.core.config import Config
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """One line on stderr, then exit: 1 for what failed, 2 for bad input."""
+    print(f"tidegate: {message}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def load(file: Path) -> tuple[Config, str]:
+    """The configuration and its revision; ends the command with the file's errors, each with its line."""
+    from gateway.core.config.load import ConfigError, kinds_in, load_config, revision_of
+
+    try:
+        config = load_config(file, kinds_in("gateway.backends"), os.environ)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(2) from None
+    return config, revision_of(config)
+
+
+def call_operator(url: str, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    """One call of the operator API; ends the command with the gateway's own words when it refuses."""
+    import httpx
+
+    try:
+        response = httpx.request(method, url.rstrip("/") + path, json=body, timeout=15)
+        answer = response.json()
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        fail(f"no gateway at {url} ({type(error).__name__}): start one with `tidegate up`, or give --url", 1)
+    except json.JSONDecodeError:
+        fail(f"{url} did not answer like a gateway: check --url", 1)
+    if response.status_code != 200:
+        message = answer.get("error") if isinstance(answer, dict) else None
+        fail(message or f"HTTP {response.status_code}", 2 if response.status_code in (400, 404) else 1)
+    return answer

@@ -1,0 +1,124 @@
+"""`tidegate demo`: the main job on real parts, as one table."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from gateway.demo.scenes import Row
+    from gateway.demo.stage import Stage
+
+SETTING_UP = 5
+
+
+def demo(
+    serve: Annotated[bool, typer.Option("--serve", help="stay up afterwards and print what to try")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the rows as JSON")] = False,
+) -> None:
+    """Two real Triton servers, one gateway, six situations; exit 1 if one does not go as it must."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from gateway.cli.common import fail
+    from gateway.demo.scenes import CALLS_IN_ALL, play
+    from gateway.demo.stage import staged
+
+    talk = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with (
+        tempfile.TemporaryDirectory(prefix="tidegate-demo-") as folder,
+        Progress(*columns, console=talk, disable=not talk.is_terminal, transient=True) as progress,
+    ):
+        task = progress.add_task("starting", total=SETTING_UP + CALLS_IN_ALL)
+
+        def step(what: str) -> None:
+            progress.update(task, description=what, advance=1)
+            if not talk.is_terminal:
+                talk.print(what)
+
+        try:
+            with staged(Path(folder), step) as stage:
+                progress.update(task, description="playing the scenes")
+                rows = list(play(stage, lambda n: progress.advance(task, n)))
+                progress.stop()
+                _print(rows, stage, as_json)
+                if serve:
+                    _serve(stage)
+        except RuntimeError as error:
+            progress.stop()
+            fail(str(error), 1)
+    if not all(row.ok for row in rows):
+        fail(f"not as expected: row {', '.join(r.row for r in rows if not r.ok)}", 1)
+
+
+def _print(rows: list[Row], stage: Stage, as_json: bool) -> None:
+    if as_json:
+        profiles = {
+            p.endpoint: {"p50_ms": p.latency_p50_ms, "capacity_rps": p.capacity_rps} for p in stage.profiles
+        }
+        print(json.dumps({"measured": profiles, "rows": [row.as_json() for row in rows]}, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if os.isatty(1) else 200)
+    for p in stage.profiles:
+        console.print(
+            f"measured directly: {p.endpoint} p50 {p.latency_p50_ms:.1f} ms, p95 {p.latency_p95_ms:.1f} ms, "
+            f"saturates at {p.capacity_rps:.0f} requests/s",
+            highlight=False,
+        )
+    table = Table()
+    for name in ("", "scene", "expected", "got", "chosen", "p50 ms", "cost / 1k", "why"):
+        table.add_column(
+            name, overflow="fold", justify="right" if name in ("p50 ms", "cost / 1k") else "left"
+        )
+    for row in rows:
+        table.add_row(
+            f"({row.row}) {'ok' if row.ok else 'NOT OK'}",
+            row.scene,
+            row.expected,
+            row.got,
+            row.chosen,
+            "" if row.p50_ms is None else f"{row.p50_ms:.1f}",
+            "" if row.cost_per_1k is None else f"{row.cost_per_1k:.2g}",
+            row.why,
+        )
+    console.print(table)
+
+
+def _serve(stage: Stage) -> None:
+    """Bring back what the last scene killed and stay up until Ctrl-C or SIGTERM."""
+    from gateway.demo.stage import DEAR, wait_endpoints
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    stage.servers[DEAR].start()
+    wait_endpoints(stage, set(stage.servers))
+    print(f"serving HTTP on {stage.http}, gRPC on {stage.grpc}, metrics on {stage.metrics}. Try:")
+    for line in curl_lines(stage):
+        print(line)
+    print("Ctrl-C ends it.", flush=True)
+    stop.wait()
+
+
+def curl_lines(stage: Stage) -> list[str]:
+    """Three lines to try: an answer with its reasons, a refusal, a dry run."""
+    pixels = json.dumps([round(float(v), 4) for v in stage.pixels[0]])
+    body = f'{{"inputs": [{{"name": "pixels", "shape": [1, 64], "datatype": "FP32", "data": {pixels}}}]}}'
+    infer = f"http://{stage.http}/v2/models/digits/infer"
+    return [
+        f"curl -i {infer} -H 'tidegate-policy: cost-500ms' -d '{body}'",
+        f"curl -i {infer} -H 'tidegate-privacy: on-site' -d '{{}}'",
+        f"curl -s http://{stage.http}/api/v1/route -H 'content-type: application/json' "
+        f'-d \'{{"model": "digits", "privacy": "eu-only"}}\'',
+    ]

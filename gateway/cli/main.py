@@ -1,0 +1,74 @@
+"""The `tidegate` command: its subcommands, and how the process ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from importlib.metadata import version as version_of
+from typing import Annotated
+
+import typer
+
+from gateway.cli.check import check
+from gateway.cli.demo import demo
+from gateway.cli.route import route
+from gateway.cli.up import up
+
+app = typer.Typer(
+    name="tidegate",
+    help="One Open Inference Protocol address for everything that can run a model, decided by policy.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for command in (up, demo, check, route):
+    app.command()(command)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"tidegate {version_of('tidegate')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(  # pyright: ignore[reportUnusedFunction]
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    pass
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line and return its exit status; errors are on stderr by then."""
+    try:
+        status = app(args=arguments, prog_name="tidegate", standalone_mode=False)
+        sys.stdout.flush()
+    except typer.TyperException as error:
+        command = getattr(getattr(error, "ctx", None), "command_path", "tidegate")
+        print(f"{command}: {_one_line(error.format_message())}; try '{command} --help'", file=sys.stderr)
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except OSError as error:
+        if error.errno != errno.EPIPE:
+            raise
+        # The reader has gone, and the flush at exit would complain once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status if isinstance(status, int) else 0
+
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split()).removesuffix(".")
+
+
+def main() -> None:
+    """Entry point of the `tidegate` script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""`tidegate up`: run the gateway until a signal, then drain."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.cli.common import fail, load
+
+
+class Lane(StrEnum):
+    AUTO = "auto"
+    PORTABLE = "portable"
+
+
+def up(
+    file: Annotated[Path, typer.Option("-f", "--file", help="the configuration file")],
+    lane: Annotated[Lane, typer.Option(help="this version has the portable lane only")] = Lane.AUTO,
+    http: Annotated[str, typer.Option(help="OIP over HTTP, and the operator API")] = "127.0.0.1:8080",
+    grpc: Annotated[str, typer.Option(help="OIP over gRPC")] = "127.0.0.1:8081",
+    metrics: Annotated[str, typer.Option(help="Prometheus metrics")] = "127.0.0.1:9464",
+    state_dir: Annotated[Path, typer.Option(help="stored measurements")] = Path(".tidegate"),
+    drain_s: Annotated[float, typer.Option(help="longest wait for running requests when stopping")] = 20.0,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON line per event")] = False,
+) -> None:
+    """Start the gateway; prints `ready` once it serves."""
+    config, revision = load(file)
+    from gateway.serve.settings import Address, Listen, ReplicaSettings
+
+    try:
+        listen = Listen(Address.parse(http), Address.parse(grpc), Address.parse(metrics))
+    except ValueError as error:
+        fail(str(error), 2)
+    asked = threading.Event()
+
+    from gateway.serve.environment import prepare
+
+    prepare()
+    from gateway.serve.app import StartError, running
+
+    settings = ReplicaSettings(config, revision, listen, state_dir.absolute(), drain_s)
+    try:
+        _heed_signals(asked)
+        with running(settings, str(file)) as serving:
+            _heed_signals(asked)  # Ray has put its own handlers in place by now
+            if as_json:
+                print(json.dumps({"event": "ready", **serving}), flush=True)
+            else:
+                print(f"HTTP    http://{serving['http']}/v2 (operators: /api/v1)")
+                print(f"gRPC    {serving['grpc']}")
+                print(f"metrics http://{serving['metrics']}/metrics")
+                print("ready", flush=True)
+            asked.wait()
+            print("draining", file=sys.stderr, flush=True)
+    except StartError as error:
+        fail(str(error), 1)
+
+
+def _heed_signals(asked: threading.Event) -> None:
+    """The first SIGTERM or Ctrl-C asks for a drain, the second ends the process at once."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os._exit(130) if asked.is_set() else asked.set())

@@ -1,0 +1,236 @@
+"""What must hold between the parts of a configuration.
+
+The checks read the plain tree and step over whatever is not of the expected shape, so that they
+run, and report, beside other mistakes in the same file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import cast
+
+from gateway.core.config.problems import Finding, Loc
+from gateway.core.config.references import show
+
+_TIERS = ("device", "site", "regional", "cloud")
+_WITH_SITE = frozenset({"device", "site"})
+_MATCH_KEYS = ("models", "tenants", "sites", "privacy")
+Plain = Mapping[str, object]
+
+
+def references(data: object) -> Iterator[Finding]:
+    """Names that repeat, and references that lead nowhere."""
+    root = _mapping(data)
+    for section, noun in (("endpoints", "endpoint"), ("models", "model"), ("policies", "policy")):
+        yield from _repeated(root, section, noun)
+    endpoints = _names(root, "endpoints")
+    classes = _classes(root)
+    if classes is not None:
+        yield from _unknown(_mapping(root.get("privacy")), "default", ("privacy",), "privacy class", classes)
+    for index, model in _mappings(root.get("models")):
+        loc: Loc = ("models", index)
+        if classes is not None:
+            yield from _unknown(model, "privacy", loc, "privacy class", classes)
+        for number, variant in _mappings(model.get("variants")):
+            if endpoints is not None:
+                yield from _unknown(
+                    variant, "endpoint", (*loc, "variants", number), "endpoint", sorted(endpoints)
+                )
+
+
+def sense(data: object) -> Iterator[Finding]:
+    """Parts that are well-formed and still cannot be meant."""
+    root = _mapping(data)
+    yield from _location(_mapping(root.get("gateway")), ("gateway",))
+    for index, endpoint in _mappings(root.get("endpoints")):
+        yield from _location(endpoint, ("endpoints", index))
+    for name, declared in _mapping(_mapping(root.get("privacy")).get("classes")).items():
+        for index, rule in _mappings(_mapping(declared).get("allow")):
+            yield from _impossible(rule, ("privacy", "classes", name, "allow", index))
+    for index, model in _mappings(root.get("models")):
+        yield from _equal_variants(model, ("models", index))
+    yield from _policies(root)
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str | None:
+    """The known name that a misspelt one most likely stands for."""
+    close = get_close_matches(word.lower(), known, n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def hint(word: str, known: Sequence[str]) -> str:
+    """What to say after "unknown ...": a likely spelling, or what there is."""
+    close = did_you_mean(word, known)
+    if close is not None:
+        return f", did you mean {show(close)}?"
+    return f"; known here: {', '.join(show(name)[1:-1] for name in sorted(set(known)))}" if known else ""
+
+
+def matches_everything(match: object) -> bool:
+    """Whether a policy's match, as written, holds for every request. False when it is malformed."""
+    if not isinstance(match, dict):
+        return False
+    written = cast("Plain", match)
+    if not set(written) <= set(_MATCH_KEYS):
+        return False
+    return all(
+        isinstance(globs, list | tuple)
+        and any(isinstance(g, str) and g and not g.strip("*") for g in cast("Sequence[object]", globs))
+        for globs in written.values()
+    )
+
+
+def _mapping(value: object) -> Plain:
+    return cast("Plain", value) if isinstance(value, dict) else {}
+
+
+def _mappings(value: object) -> Iterator[tuple[int, Plain]]:
+    if isinstance(value, list | tuple):
+        for index, item in enumerate(cast("Sequence[object]", value)):
+            if isinstance(item, dict):
+                yield index, cast("Plain", item)
+
+
+def _texts(value: object) -> list[str] | None:
+    """A list of texts, or a text as a list of one; None for anything else."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list | tuple):
+        return None
+    items = cast("Sequence[object]", value)
+    return [item for item in items if isinstance(item, str)]
+
+
+def _names(root: Plain, section: str) -> list[str] | None:
+    """Every name of a section; None when the section or a name in it is missing."""
+    items = root.get(section)
+    if not isinstance(items, list | tuple):
+        return None
+    names: list[str] = []
+    for item in cast("Sequence[object]", items):
+        name = _mapping(item).get("name")
+        if not isinstance(name, str):
+            return None
+        names.append(name)
+    return names
+
+
+def _classes(root: Plain) -> list[str] | None:
+    classes = _mapping(root.get("privacy")).get("classes")
+    return sorted(cast("Plain", classes)) if isinstance(classes, dict) else None
+
+
+def _repeated(root: Plain, section: str, noun: str) -> Iterator[Finding]:
+    seen: set[str] = set()
+    for index, item in _mappings(root.get(section)):
+        name = item.get("name")
+        if not isinstance(name, str):
+            continue
+        if name in seen:
+            yield Finding(
+                (section, index, "name"), f"another {noun} is already named {show(name)}: rename one"
+            )
+        seen.add(name)
+
+
+def _unknown(item: Plain, key: str, loc: Loc, noun: str, known: Sequence[str]) -> Iterator[Finding]:
+    name = item.get(key)
+    if isinstance(name, str) and name not in known:
+        yield Finding((*loc, key), f"{noun} {show(name)} is not declared{hint(name, known)}")
+
+
+def _location(item: Plain, loc: Loc) -> Iterator[Finding]:
+    location = _mapping(item.get("location"))
+    tier = location.get("tier")
+    if not isinstance(tier, str) or tier not in _TIERS:
+        return
+    here = (*loc, "location")
+    if tier in _WITH_SITE and location.get(tier) is None and not any(k not in _LOCATION for k in location):
+        yield Finding(here, f"a place on tier {tier} must name its {tier}: add {tier}: NAME")
+    if tier != "device" and location.get("device") is not None:
+        yield Finding(
+            (*here, "device"), f"a place on tier {tier} has no device: remove it or use tier device"
+        )
+    if tier not in _WITH_SITE and location.get("site") is not None:
+        yield Finding((*here, "site"), f"a place on tier {tier} has no site: remove it or use tier site")
+
+
+_LOCATION = frozenset({"tier", "region", "site", "device"})
+
+
+def _impossible(rule: Plain, loc: Loc) -> Iterator[Finding]:
+    tiers = _texts(rule.get("tier"))
+    same = _texts(rule.get("same")) or []
+    if not tiers or any(tier not in _TIERS for tier in tiers):
+        return
+    wanted = ", ".join(tiers)
+    if "device" in same and "device" not in tiers:
+        yield Finding(
+            loc, f"this rule allows nothing: tier {wanted} has no device; add device to tier or drop same"
+        )
+    elif ("site" in same or rule.get("site") is not None) and not _WITH_SITE.intersection(tiers):
+        yield Finding(
+            loc,
+            f"this rule allows nothing: tier {wanted} has no site; add site to tier or drop what asks for one",
+        )
+
+
+def _equal_variants(model: Plain, loc: Loc) -> Iterator[Finding]:
+    seen: set[tuple[str, object, object]] = set()
+    for index, variant in _mappings(model.get("variants")):
+        endpoint = variant.get("endpoint")
+        named = variant.get("model")
+        version = variant.get("version")
+        if not isinstance(endpoint, str) or not isinstance(version, str | None):
+            continue
+        if not isinstance(named, str | None):
+            continue
+        key = (endpoint, model.get("name") if named is None else named, version)
+        if key in seen:
+            yield Finding(
+                (*loc, "variants", index),
+                "this variant equals an earlier one: remove it and add up the weights",
+            )
+        seen.add(key)
+
+
+def _policies(root: Plain) -> Iterator[Finding]:
+    policies = list(_mappings(root.get("policies")))
+    for index, policy in policies:
+        yield from _globs(policy, ("policies", index, "match"))
+    if not policies:
+        return
+    for index, policy in policies[:-1]:
+        if matches_everything(policy.get("match")):
+            yield Finding(
+                ("policies", index, "match"),
+                f"policy {show(policy.get('name'))} matches everything, so no later one is reached: move it to the end",
+            )
+    index, last = policies[-1]
+    match: object = last.get("match")
+    if _well_formed(match) and not matches_everything(match):
+        yield Finding(
+            ("policies", index, "match"),
+            "the last policy must match everything: end with one that has match: {}",
+        )
+
+
+def _well_formed(match: object) -> bool:
+    if not isinstance(match, dict):
+        return False
+    written = cast("Plain", match)
+    return set(written) <= set(_MATCH_KEYS) and all(_texts(globs) for globs in written.values())
+
+
+def _globs(policy: Plain, loc: Loc) -> Iterator[Finding]:
+    for key, globs in _mapping(policy.get("match")).items():
+        if not isinstance(globs, list | tuple):
+            continue
+        for index, glob in enumerate(cast("Sequence[object]", globs)):
+            if isinstance(glob, str) and re.search(r"\[(?!!?[^\]]+\])", glob):
+                yield Finding(
+                    (*loc, key, index),
+                    f"{show(glob)} has a '[' that is not closed: write [abc] or [[] for itself",
+                )

@@ -1,0 +1,231 @@
+"""The decision itself: from a snapshot and a request to a plan, and why not the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gateway.core.config import PolicyConfig
+from gateway.core.decision import (
+    Candidate,
+    Decision,
+    EndpointState,
+    Note,
+    Snapshot,
+    VariantState,
+    Verdict,
+)
+from gateway.core.errors import Refusal
+from gateway.core.place import Origin
+from gateway.core.request import Options, Request
+from gateway.decide.admission import admit, quoted, shown
+from gateway.decide.compiled import Compiled, Model, Target, Terms, Wall, compiled
+from gateway.policy.match import Traits, choose
+from gateway.policy.privacy import origin_of
+from gateway.policy.require import EXCLUSIONS, MARKS, Facts
+from gateway.routing.pick import Rng, order
+from gateway.routing.predict import predict
+from gateway.routing.score import score
+from gateway.routing.scorers._interface import View
+from oip.reasons import Reason
+
+_UP = EndpointState(True)
+_NOTHING_KNOWN = VariantState()
+_BEST = Note("score", "its total is the best")
+_BEHIND = Note("score", "a fallback: its total is behind, or an equal was drawn")
+
+
+class _Row(NamedTuple):
+    """One variant on its way to a verdict: what excludes it for good, and which of the policy's
+    requirements it misses."""
+
+    target: Target
+    facts: Facts
+    excluded: list[Note]
+    missed: list[tuple[str, Note]]
+
+
+def decide(snapshot: Snapshot, request: Request, now: float, rng: Rng) -> Decision:
+    """Which places may answer, in which order to try them, and the reasons.
+
+    Never raises for a request: a refusal is a decision with an empty plan. `now` is monotonic and
+    only ages figures; `rng` draws among equals.
+    """
+    tables = compiled(snapshot.config)
+    options = request.options
+    origin = origin_of(tables.gateway, options)
+    model = tables.models.get(request.model)
+    refusal = admit(tables, options, origin, request.model)
+    if refusal is not None or model is None:
+        return _decision(snapshot, request, origin, _known_classes(tables, options, model), model, refusal)
+
+    names = model.classes(options)
+    traits = Traits(request.model, "", options.site or origin.site or "", names)
+    policy = choose(tables.policies, traits, options.policy)
+    if isinstance(policy, str):
+        reason = Reason.NO_CANDIDATE if options.policy is None else Reason.BAD_OPTION
+        return _decision(snapshot, request, origin, names, model, Refusal(reason, policy))
+
+    terms = tables.terms[policy.name]
+    wall = tables.wall(names, origin)
+    rows = [_row(snapshot, request, now, policy, terms, wall, target) for target in model.targets]
+    relaxed, eligible = _eligible(rows, terms.relax)
+    candidates, plan = _candidates(rows, eligible, relaxed, terms, rng)
+    refusal = None if plan else _why_none(request, model, policy, names, rows, candidates)
+    return _decision(snapshot, request, origin, names, model, refusal, policy.name, candidates, plan)
+
+
+def _known_classes(tables: Compiled, options: Options, model: Model | None) -> tuple[str, ...]:
+    """For the record of a refusal: the classes that apply as far as they exist."""
+    named = () if model is None else (model.privacy,)
+    if options.privacy is None or options.privacy not in tables.classes or options.privacy in named:
+        return named
+    return (*named, options.privacy)
+
+
+def _row(
+    snapshot: Snapshot,
+    request: Request,
+    now: float,
+    policy: PolicyConfig,
+    terms: Terms,
+    wall: Wall,
+    target: Target,
+) -> _Row:
+    variant = target.variant
+    state = snapshot.variants.get(target.key, _NOTHING_KNOWN)
+    predicted, stale, probing = predict(state, target.price, request.payload_bytes, now)
+    facts = Facts(
+        wall.endpoints[variant.endpoint],
+        variant,
+        snapshot.endpoints.get(variant.endpoint, _UP),
+        state.ready,
+        predicted,
+        stale,
+        probing,
+        request,
+        policy.require,
+    )
+    return _Row(
+        target,
+        facts,
+        [note for rule in EXCLUSIONS if (note := rule(facts)) is not None],
+        [(kind, note) for kind, rule in terms.requirements if (note := rule(facts)) is not None],
+    )
+
+
+def _eligible(rows: Sequence[_Row], relax: Sequence[str]) -> tuple[frozenset[str], list[int]]:
+    """Indices of the rows that stay, with the fewest requirements dropped that leave one; none are
+    dropped where that helps nobody."""
+    for dropped in range(len(relax) + 1):
+        relaxed = frozenset(relax[:dropped])
+        left = [
+            i
+            for i, row in enumerate(rows)
+            if not row.excluded and all(kind in relaxed for kind, _ in row.missed)
+        ]
+        if left:
+            return relaxed, left
+    return frozenset(), []
+
+
+def _candidates(
+    rows: Sequence[_Row], eligible: Sequence[int], relaxed: frozenset[str], terms: Terms, rng: Rng
+) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
+    """All candidates in the order of the variants, and of the eligible ones the plan."""
+    scores = score(
+        terms.shares,
+        [
+            View(f.predicted.latency_p50_ms, f.predicted.cost, f.variant.quality, f.probing)
+            for f in [rows[i].facts for i in eligible]
+        ],
+    )
+    totals = [by_kind["total"] for by_kind in scores]
+    ranking = order(totals, [rows[i].target.variant.weight for i in eligible], rng)
+    made: dict[int, Candidate] = {}
+    for rank, at in enumerate(ranking.indices):
+        i = eligible[at]
+        row = rows[i]
+        notes = [Note("relaxed", note.detail) for _, note in row.missed]
+        notes += [note for mark in MARKS if (note := mark(row.facts)) is not None]
+        notes.append(_score_note(rank, ranking.equals))
+        made[i] = Candidate(
+            row.target.variant,
+            row.target.place,
+            Verdict.ELIGIBLE if rank else Verdict.CHOSEN,
+            tuple(notes),
+            row.facts.predicted,
+            scores[at],
+        )
+    plan = tuple(made.values())
+    for i, row in enumerate(rows):
+        if i not in made:
+            notes = (*row.excluded, *[note for kind, note in row.missed if kind not in relaxed])
+            made[i] = Candidate(
+                row.target.variant, row.target.place, Verdict.EXCLUDED, notes, row.facts.predicted
+            )
+    return tuple(made[i] for i in range(len(rows))), plan
+
+
+def _score_note(rank: int, equals: int) -> Note:
+    if rank > 0:
+        return _BEHIND
+    return _BEST if equals < 2 else Note("score", f"drawn by weight among {equals} equals")
+
+
+def _why_none(
+    request: Request,
+    model: Model,
+    policy: PolicyConfig,
+    names: Sequence[str],
+    rows: Sequence[_Row],
+    candidates: Sequence[Candidate],
+) -> Refusal:
+    name = model.config.name
+    if request.version and all(r.target.variant.version not in (None, request.version) for r in rows):
+        return Refusal(
+            Reason.UNKNOWN_VERSION,
+            f"Request for unknown model: '{name}' version {shown(request.version)} is not found",
+        )
+    allowed = [c for row, c in zip(rows, candidates, strict=True) if not row.facts.refused_by]
+    if not allowed:
+        verb = "allows" if len(names) == 1 else "allow"
+        return Refusal(
+            Reason.PRIVACY, f"No endpoint of model '{name}' is in a place that {quoted(names)} {verb}"
+        )
+    firsts = "; ".join(
+        f"{c.variant.endpoint} ({c.reasons[0].rule}): {c.reasons[0].detail}" for c in candidates
+    )
+    if all(c.reasons[0].rule == "deadline" for c in allowed):
+        return Refusal(Reason.DEADLINE, f"No place can answer model '{name}' in time: {firsts}")
+    return Refusal(
+        Reason.NO_CANDIDATE, f"No place can answer model '{name}' under policy '{policy.name}': {firsts}"
+    )
+
+
+def _decision(
+    snapshot: Snapshot,
+    request: Request,
+    origin: Origin,
+    names: tuple[str, ...],
+    model: Model | None,
+    refusal: Refusal | None,
+    policy: str = "",
+    candidates: tuple[Candidate, ...] = (),
+    plan: tuple[Candidate, ...] = (),
+) -> Decision:
+    return Decision(
+        id=request.decision_id,
+        wall_time=request.wall_time,
+        model=shown(request.model),
+        version=shown(request.version),
+        privacy=names,
+        policy=policy,
+        revision=snapshot.revision,
+        candidates=candidates,
+        plan=plan,
+        model_config=None if model is None else model.config,
+        refused=None if refusal is None else refusal.reason,
+        message="" if refusal is None else refusal.message,
+        origin=origin,
+    )

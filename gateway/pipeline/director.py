@@ -1,0 +1,256 @@
+"""One request, top to bottom; and the questions about models that carry no request data."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+from gateway.core.call import Call, Reply
+from gateway.core.config import Config, ModelConfig, VariantConfig
+from gateway.core.decision import Attempt, Candidate, Decision, VariantKey
+from gateway.core.errors import AttemptError, Refusal, TidegateError
+from gateway.core.ports import Endpoint, InferCodec
+from gateway.core.request import Options, Request
+from gateway.decide import decide, gateway_refusal
+from gateway.pipeline.dispatch import Course, Dispatcher
+from gateway.pipeline.options import parse_options
+from gateway.pipeline.records import DecisionRing
+from gateway.pipeline.state import ReplicaState
+from gateway.routing.predict import key_of
+from gateway.telemetry import RequestTelemetry, Telemetry
+from oip import codec as oip_codec
+from oip.errors import OipError
+from oip.reasons import Reason
+from oip.scan import scan_request, scan_response, splice
+
+DEFAULT_TIMEOUT_S = 60.0
+"""How long a request without any deadline may take: a caller that set none still gets an answer."""
+QUESTION_TIMEOUT_S = 2.0
+"""How long an endpoint may take over a question about a model (metadata, configuration)."""
+
+
+@dataclass(slots=True)
+class _Flow:
+    """What is known of one request so far; grows from top to bottom."""
+
+    telemetry: RequestTelemetry
+    decision: Decision | None = None
+    attempts: list[Attempt] = field(default_factory=list[Attempt])
+    answered_by: Candidate | None = None
+
+    def headers(self) -> list[tuple[str, str]]:
+        """The answer headers, as far as there is something to say."""
+        found: list[tuple[str, str]] = []
+        if self.answered_by is not None:
+            found.append(("tidegate-endpoint", self.answered_by.variant.endpoint))
+            found.append(("tidegate-tier", self.answered_by.place.tier.value))
+        if self.decision is not None:
+            if self.decision.policy:
+                found.append(("tidegate-policy", self.decision.policy))
+            found.append(("tidegate-decision", self.decision.id))
+            found.append(("tidegate-attempts", str(len(self.attempts))))
+            found.append(("tidegate-cost", format(sum(a.cost for a in self.attempts), ".9g")))
+        return found
+
+
+class Director:
+    """Implements `gateway.core.ports.Service` for one replica. Lives on one loop.
+
+    `config` is one revision; `dispatcher` sends to `endpoints`, which are the started endpoints by
+    name. Everything measured goes to `state`, every decision to `records`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        state: ReplicaState,
+        endpoints: Mapping[str, Endpoint],
+        dispatcher: Dispatcher,
+        records: DecisionRing,
+        telemetry: Telemetry,
+    ) -> None:
+        self._config = config
+        self._models = {m.name: m for m in config.models}
+        self._state = state
+        self._endpoints = endpoints
+        self._dispatcher = dispatcher
+        self._records = records
+        self._telemetry = telemetry
+        self._rng = Random()
+        self._inflight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._draining = False
+
+    async def infer(self, call: Call, codec: InferCodec) -> Reply:
+        try:
+            options, error = parse_options(call.metadata), None
+        except OipError as wrong:
+            options, error = Options(), wrong
+        flow = _Flow(self._telemetry.request(call.received, options, call.binding))
+        self._inflight += 1
+        self._idle.clear()
+        ended_by: Reason | None = Reason.CANCELLED
+        try:
+            if error is not None:
+                raise error
+            self._admit()
+            deadline = self._deadline(call, options)
+            async with asyncio.timeout_at(deadline):
+                body, headers = await self._infer(call, codec, options, deadline, flow)
+            ended_by = None
+            return Reply([*flow.headers(), *headers], body)
+        except TimeoutError:
+            error = TidegateError(Reason.DEADLINE, "the deadline passed before an answer came")
+            ended_by = error.reason
+        except OipError as raised:
+            error = raised if isinstance(raised, TidegateError) else Refusal(raised.reason, raised.message)
+            ended_by = error.reason
+        except Exception:
+            ended_by = Reason.INTERNAL
+            raise
+        finally:
+            self._inflight -= 1
+            if not self._inflight:
+                self._idle.set()
+            if flow.decision is not None:
+                self._records.put(flow.decision, tuple(flow.attempts))
+            flow.telemetry.ended(ended_by, time.monotonic())
+        return Reply(flow.headers(), error=error)
+
+    async def _infer(
+        self, call: Call, codec: InferCodec, options: Options, deadline: float, flow: _Flow
+    ) -> tuple[bytes, list[tuple[str, str]]]:
+        refusal = gateway_refusal(self._config, options, call.model)
+        if refusal is not None:
+            raise refusal
+        body = codec.decode(await call.body.read())
+        view = scan_request(body)
+        started = time.monotonic()
+        request = self._request(view.model_name, view.model_version, options, len(body), deadline - started)
+        flow.decision = decide(self._state.snapshot, request, started, self._rng)
+        flow.telemetry.decided(flow.decision, started, time.monotonic())
+        if flow.decision.refused is not None:
+            raise Refusal(flow.decision.refused, flow.decision.message)
+        course = Course(request, flow.decision, body, view, deadline, flow.telemetry, flow.attempts)
+        candidate, response = await self._dispatcher.run(course)
+        answer, headers = codec.encode(_named(response, view.model_name))
+        flow.answered_by = candidate
+        return answer, list(headers)
+
+    def dry_run(self, model: str, version: str, options: Options, payload_bytes: int) -> Decision:
+        """The decision that such a request would get now; nothing is sent or recorded."""
+        time_left_s = DEFAULT_TIMEOUT_S if options.deadline_ms is None else options.deadline_ms / 1000
+        request = self._request(model, version, options, payload_bytes, time_left_s)
+        return decide(self._state.snapshot, request, time.monotonic(), self._rng)
+
+    def live(self) -> bool:
+        return True
+
+    def ready(self) -> bool:
+        return not self._draining and any(self._serving(m, "") for m in self._config.models)
+
+    def model_ready(self, model: str, version: str) -> bool:
+        return not self._draining and bool(self._serving(self._model(model, version), version))
+
+    async def model_metadata(self, model: str, version: str) -> bytes:
+        answer = await self._ask(
+            model, version, lambda e, k: e.model_metadata(k.model, k.version, QUESTION_TIMEOUT_S)
+        )
+        return oip_codec.rename_metadata(answer, model)
+
+    async def model_config(self, model: str, version: str) -> bytes:
+        answer = await self._ask(
+            model, version, lambda e, k: e.model_config(k.model, k.version, QUESTION_TIMEOUT_S)
+        )
+        return oip_codec.rename_config(answer, model)
+
+    async def drain(self, grace_s: float) -> None:
+        """Take no new requests and wait, at most `grace_s`, for those that run."""
+        self._draining = True
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return
+
+    def _admit(self) -> None:
+        if self._draining:
+            raise Refusal(Reason.DRAINING, "this gateway is shutting down; try another replica")
+        if self._inflight > self._config.gateway.limits.max_inflight:
+            limit = self._config.gateway.limits.max_inflight
+            raise Refusal(
+                Reason.OVERLOADED, f"{limit} requests are in flight, as many as this gateway takes; try again"
+            )
+
+    def _deadline(self, call: Call, options: Options) -> float:
+        """The nearest of the transport's, the caller's and the default deadline."""
+        own = DEFAULT_TIMEOUT_S if options.deadline_ms is None else options.deadline_ms / 1000
+        deadline = call.received + own
+        if call.deadline is not None:
+            deadline = min(call.deadline, deadline) if options.deadline_ms is not None else call.deadline
+        return deadline
+
+    def _request(
+        self, model: str, version: str, options: Options, payload_bytes: int, time_left_s: float
+    ) -> Request:
+        return Request(
+            model=model,
+            version=version,
+            options=options,
+            payload_bytes=payload_bytes,
+            time_left_s=time_left_s,
+            decision_id=self._records.next_id(),
+            wall_time=time.time(),
+        )
+
+    def _model(self, name: str, version: str) -> ModelConfig:
+        model = self._models.get(name)
+        if model is None:
+            raise Refusal(Reason.UNKNOWN_MODEL, f"Request for unknown model: '{name}' is not found")
+        if version and not any(v.version in (None, version) for v in model.variants):
+            raise Refusal(
+                Reason.UNKNOWN_VERSION, f"Request for unknown model: '{name}' version {version} is not found"
+            )
+        return model
+
+    def _serving(self, model: ModelConfig, version: str) -> list[VariantConfig]:
+        """The variants that can answer now."""
+        snapshot = self._state.snapshot
+        return [
+            v
+            for v in model.variants
+            if (not version or v.version in (None, version))
+            and snapshot.endpoints[v.endpoint].up
+            and snapshot.variants[key_of(model, v)].ready
+        ]
+
+    async def _ask(
+        self, model: str, version: str, question: Callable[[Endpoint, VariantKey], Awaitable[bytes]]
+    ) -> bytes:
+        """Put a question about a model to the first place that answers it."""
+        found = self._model(model, version)
+        failure: AttemptError | None = None
+        for variant in self._serving(found, version):
+            key = key_of(found, variant)
+            try:
+                return await question(self._endpoints[variant.endpoint], _at_version(key, version))
+            except AttemptError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+        raise Refusal(Reason.NO_CANDIDATE, f"no endpoint is ready to answer for model '{model}'")
+
+
+def _at_version(key: VariantKey, version: str) -> VariantKey:
+    """The variant, at the version that was asked for where it leaves that open."""
+    return key if key.version else key._replace(version=version)
+
+
+def _named(response: bytes, model: str) -> bytes:
+    """The answer under the model's name at the gateway."""
+    view = scan_response(response)
+    return response if view.model_name == model else splice(response, view, model_name=model)

@@ -1,0 +1,135 @@
+"""Attempts along a plan: each asks the policy first, and nothing outlives the deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gateway.core.decision import Attempt, Candidate, Decision, Outcome, VariantKey
+from gateway.core.errors import AttemptError, Refusal
+from gateway.core.ports import Endpoint
+from gateway.core.request import Request
+from gateway.decide import Attempts
+from gateway.pipeline.state import ReplicaState
+from gateway.resilience.budget import RetryBudget
+from gateway.resilience.retry import Halt
+from gateway.routing.cost import attempt_cost
+from gateway.routing.predict import key_of
+from gateway.telemetry import RequestTelemetry
+from oip.reasons import Reason
+from oip.scan import RequestView, splice
+
+Clock = Callable[[], float]
+"""The monotonic clock that deadlines are instants of."""
+
+_OUTCOMES = {
+    Reason.UNAVAILABLE: Outcome.UNAVAILABLE,
+    Reason.OVERLOADED: Outcome.UNAVAILABLE,
+    Reason.DEADLINE: Outcome.DEADLINE,
+    Reason.ENDPOINT_FAILED: Outcome.FAILED,
+    Reason.CANCELLED: Outcome.CANCELLED,
+}
+
+
+_HALTED = {
+    Halt.DEADLINE: Refusal(Reason.DEADLINE, "the deadline passed before the request could be sent"),
+    Halt.PRIVACY: Refusal(Reason.PRIVACY, "no chosen place is allowed any more"),
+    Halt.NO_PLACE: Refusal(Reason.UNAVAILABLE, "the chosen places went down before the request was sent"),
+}
+"""What ends a request before its first attempt."""
+
+
+@dataclass(slots=True)
+class Course:
+    """One request on its way along its plan; `attempts` grows as it goes.
+
+    `body` is the serialized ModelInferRequest that `view` was scanned from, `deadline` an instant
+    of the monotonic clock.
+    """
+
+    request: Request
+    decision: Decision
+    body: bytes
+    view: RequestView
+    deadline: float
+    telemetry: RequestTelemetry
+    attempts: list[Attempt]
+
+
+class Dispatcher:
+    """Sends a request to the places of its plan until one answers or none may be tried any more.
+
+    `look` asks for a health check of an endpoint that an attempt found gone.
+    """
+
+    def __init__(
+        self,
+        state: ReplicaState,
+        endpoints: Mapping[str, Endpoint],
+        look: Callable[[str], None],
+        clock: Clock,
+    ) -> None:
+        self._state = state
+        self._endpoints = endpoints
+        self._look = look
+        self._clock = clock
+        self._prices = {e.name: e.price for e in state.snapshot.config.endpoints}
+        self._budgets = {p.name: RetryBudget() for p in state.snapshot.config.policies}
+
+    async def run(self, course: Course) -> tuple[Candidate, bytes]:
+        """The candidate that answered and its ModelInferResponse. Raises AttemptError (how the last
+        attempt failed) or Refusal (there was none)."""
+        budget = self._budgets[course.decision.policy]
+        failure: AttemptError | None = None
+        with Attempts(self._state.snapshot, course.decision, course.request, budget) as attempts:
+            while True:
+                found = attempts.next(self._state.snapshot, course.deadline - self._clock(), failure)
+                if isinstance(found, Halt):
+                    raise failure or _HALTED[found]
+                try:
+                    return found, await self._attempt(course, found)
+                except AttemptError as error:
+                    failure = error
+
+    async def _attempt(self, course: Course, candidate: Candidate) -> bytes:
+        assert course.decision.model_config is not None
+        key = key_of(course.decision.model_config, candidate.variant)
+        body = _addressed(course, key)
+        started = self._clock()
+        span = course.telemetry.attempt(candidate, started)
+        outcome, response, cost = Outcome.CANCELLED, None, 0.0
+        self._state.begun(key, started)
+        try:
+            response = await self._endpoints[key.endpoint].infer(
+                body, span.headers, course.deadline - started
+            )
+            outcome = Outcome.OK
+            cost = self._cost(key, len(body), len(response))
+            return response
+        except AttemptError as error:
+            outcome = _OUTCOMES.get(error.reason, Outcome.REJECTED)
+            cost = self._cost(key, len(body) if error.sent else 0, None)
+            if error.reason is Reason.UNAVAILABLE:
+                self._state.gone(key.endpoint)
+                self._look(key.endpoint)
+            raise
+        finally:
+            ended = self._clock()
+            elapsed_ms = (ended - started) * 1000
+            self._state.ended(key, outcome, elapsed_ms, None if response is None else len(response), ended)
+            course.attempts.append(Attempt(key.endpoint, outcome, elapsed_ms, cost))
+            span.ended(outcome, ended, cost)
+
+    def _cost(self, key: VariantKey, sent_bytes: int, response_bytes: int | None) -> float:
+        """What the attempt cost; the part that cannot be known without a measured capacity counts as 0."""
+        capacity = self._state.snapshot.variants[key].capacity_rps
+        return attempt_cost(self._prices[key.endpoint], capacity, sent_bytes, response_bytes) or 0.0
+
+
+def _addressed(course: Course, key: VariantKey) -> bytes:
+    """The request under the name and version that the place knows the model by."""
+    name = key.model if key.model != course.view.model_name else None
+    version = key.version if key.version and key.version != course.view.model_version else None
+    if name is None and version is None:
+        return course.body
+    return splice(course.body, course.view, model_name=name, model_version=version)

@@ -1,0 +1,141 @@
+"""What excludes a place, as a list of rules, each a pure function from the facts to a Note or None.
+
+`EXCLUSIONS` hold for every request and are never relaxed. `requirements` are the policy's own,
+under the names that `on_no_candidate: {relax: [...]}` uses. `MARKS` exclude nothing and only say how
+much is known. A figure that is not measured never excludes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gateway.core.config import Require, VariantConfig
+from gateway.core.decision import EndpointState, Note, Prediction
+from gateway.core.request import Request
+
+
+class Facts(NamedTuple):
+    """What the rules may look at for one variant.
+
+    `refused_by` names the privacy classes that forbid its place. `ready`: the endpoint says it can
+    serve the model; None: not asked yet. `stale`: the latency figure is old; `probing`: it is old or
+    missing, and the variant may still be tried to get a new one.
+    """
+
+    refused_by: tuple[str, ...]
+    variant: VariantConfig
+    endpoint: EndpointState
+    ready: bool | None
+    predicted: Prediction
+    stale: bool
+    probing: bool
+    request: Request
+    require: Require
+
+
+Rule = Callable[[Facts], Note | None]
+
+
+def privacy(f: Facts) -> Note | None:
+    if f.refused_by:
+        return Note("privacy", f"{_classes(f.refused_by)} not allow this place")
+    return None
+
+
+def version(f: Facts) -> Note | None:
+    """A variant without a version of its own passes the caller's on, so it excludes none."""
+    own, wanted = f.variant.version, f.request.version
+    if wanted and own is not None and own != wanted:
+        return Note("version", f"serves version {own}, not the one asked for")
+    return None
+
+
+def health(f: Facts) -> Note | None:
+    if not f.endpoint.up:
+        detail = f.endpoint.detail
+        return Note("health", f"the endpoint is down: {detail}" if detail else "the endpoint is down")
+    return _NOT_READY if f.ready is False else None
+
+
+def deadline(f: Facts) -> Note | None:
+    """Even a stale figure counts: a caller's deadline is not for probing."""
+    left = f.request.time_left_s
+    if left is None:
+        return None
+    if left <= 0:
+        return _NO_TIME
+    p50 = f.predicted.latency_p50_ms
+    if p50 is not None and p50 > left * 1000:
+        return Note("deadline", f"p50 {p50:.1f} ms is over the {left * 1000:.1f} ms left")
+    return None
+
+
+def max_cost(f: Facts) -> Note | None:
+    limit, cost = f.request.options.max_cost, f.predicted.cost
+    if limit is not None and cost is not None and cost > limit:
+        return Note("max_cost", f"cost {cost:.3g} is over the caller's {limit:.3g}")
+    return None
+
+
+def require_latency(f: Facts) -> Note | None:
+    """A stale figure counts as unmeasured while the variant is probed."""
+    limit, p95 = f.require.latency_p95_ms, f.predicted.latency_p95_ms
+    if limit is not None and p95 is not None and not f.probing and p95 > limit:
+        return Note("require.latency_p95_ms", f"p95 {p95:.1f} ms is over {limit:g} ms")
+    return None
+
+
+def require_cost(f: Facts) -> Note | None:
+    limit, cost = f.require.max_cost_per_1k, f.predicted.cost
+    if limit is not None and cost is not None and cost * 1000 > limit:
+        return Note("require.max_cost_per_1k", f"{cost * 1000:.3g} per 1000 answers is over {limit:g}")
+    return None
+
+
+def require_quality(f: Facts) -> Note | None:
+    limit, quality = f.require.min_quality, f.variant.quality
+    if limit is not None and quality is not None and quality < limit:
+        return Note("require.min_quality", f"quality {quality:g} is under {limit:g}")
+    return None
+
+
+def mark_latency(f: Facts) -> Note | None:
+    if f.predicted.latency_p50_ms is None:
+        return _LATENCY_UNMEASURED
+    return _STALE if f.stale else None
+
+
+def mark_cost(f: Facts) -> Note | None:
+    return _COST_UNMEASURED if f.predicted.cost is None else None
+
+
+def mark_quality(f: Facts) -> Note | None:
+    return _QUALITY_UNSET if f.variant.quality is None and f.require.min_quality is not None else None
+
+
+EXCLUSIONS: tuple[Rule, ...] = (privacy, version, health, deadline, max_cost)
+MARKS: tuple[Rule, ...] = (mark_latency, mark_cost, mark_quality)
+
+
+def requirements(require: Require) -> tuple[tuple[str, Rule], ...]:
+    """(name to relax it by, rule) for what a policy requires."""
+    rules = (
+        ("latency", require_latency, require.latency_p95_ms),
+        ("cost", require_cost, require.max_cost_per_1k),
+        ("quality", require_quality, require.min_quality),
+    )
+    return tuple((name, rule) for name, rule, limit in rules if limit is not None)
+
+
+def _classes(names: tuple[str, ...]) -> str:
+    quoted = " and ".join(f"'{name}'" for name in names)
+    return f"class {quoted} does" if len(names) == 1 else f"classes {quoted} do"
+
+
+_NOT_READY = Note("health", "the endpoint says that the model is not ready")
+_NO_TIME = Note("deadline", "no time is left")
+_LATENCY_UNMEASURED = Note("unmeasured", "no latency has been measured yet")
+_COST_UNMEASURED = Note("unmeasured", "its capacity has not been measured, so its cost is not known")
+_QUALITY_UNSET = Note("unmeasured", "no quality is declared")
+_STALE = Note("stale", "its latency figure is old")

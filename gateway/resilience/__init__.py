@@ -1,0 +1,1 @@
+"""PURE. How long, how often and how many at a time: deadlines, retries and their budget."""

@@ -1,0 +1,69 @@
+"""The control deployment: configuration and the operator API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+from ray import serve
+
+import gateway
+from gateway.admin.app import RouteQuery, operator_app
+from gateway.core.config import Config
+from gateway.serve.loopback import bind_replica_to_loopback
+from oip.errors import OipError
+from oip.reasons import Reason
+
+APP = "tidegate"
+DATA_PLANE = "DataPlane"
+
+
+class Control:
+    """Answers operators. What only a data plane replica knows it asks that replica for."""
+
+    def __init__(self, config: Config, revision: str, source: str) -> None:
+        bind_replica_to_loopback()
+        self._config = config
+        self._revision = revision
+        self._source = source
+        self._app = operator_app(self, gateway.__version__)
+        self._client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(self._app, raise_app_exceptions=False), base_url="http://control"
+        )
+
+    async def operator(
+        self, method: str, target: str, content_type: str, body: bytes
+    ) -> tuple[int, list[tuple[str, str]], bytes]:
+        """One call of the operator API, as the data plane passed it on."""
+        response = await self._client.request(
+            method, target, content=body, headers={"content-type": content_type}
+        )
+        kept = [(k, v) for k, v in response.headers.items() if k in ("content-type", "allow")]
+        return response.status_code, kept, response.content
+
+    def config_view(self) -> dict[str, Any]:
+        return {
+            "revision": self._revision,
+            "source": self._source,
+            "gateway": self._config.gateway.name,
+            "last_error": None,
+        }
+
+    async def endpoints_view(self) -> list[dict[str, Any]]:
+        return await self._ask("endpoints_view")
+
+    async def models_view(self) -> list[dict[str, Any]]:
+        return await self._ask("models_view")
+
+    async def route(self, query: RouteQuery) -> dict[str, Any]:
+        return await self._ask("dry_run", query.model_dump())
+
+    async def decision(self, decision_id: str) -> dict[str, Any] | None:
+        return await self._ask("decision", decision_id)
+
+    async def _ask(self, method: str, *args: Any) -> Any:
+        plane = serve.get_deployment_handle(DATA_PLANE, APP)
+        answer = await getattr(plane, method).remote(*args)
+        if "error" in answer:
+            raise OipError(Reason(answer["error"]["reason"]), answer["error"]["message"])
+        return answer["value"]

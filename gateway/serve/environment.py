@@ -1,0 +1,15 @@
+"""What Ray must find in the environment when it is first imported."""
+
+from __future__ import annotations
+
+import os
+
+LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""At 0 Ray takes 127.0.0.1 for its node's address, on Linux as well, and listens there alone."""
+
+
+def prepare() -> None:
+    """Call before anything imports Ray: no usage reports, and a Ray of our own stays on loopback."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if "RAY_ADDRESS" not in os.environ:
+        os.environ[LOOPBACK_SWITCH] = "0"

@@ -1,0 +1,99 @@
+"""The data plane deployment: a runtime in a thread of its own, and what control may ask of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from ray.serve.handle import DeploymentHandle
+
+from gateway.serve.loopback import bind_replica_to_loopback
+from gateway.serve.passage import CALL_TIMEOUT_S
+from gateway.serve.runtime import Runtime
+from gateway.serve.settings import ReplicaSettings
+from oip.errors import OipError
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+class DataPlane:
+    """One data plane replica.
+
+    A failure to start (an address in use, say) is kept and told by `describe` instead of raised:
+    Serve would try such a replica again and again, and the one who typed the address would wait.
+    """
+
+    def __init__(self, settings: ReplicaSettings, control: DeploymentHandle) -> None:
+        bind_replica_to_loopback()
+
+        async def operator(method: str, target: str, content_type: str, body: bytes) -> Any:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                return await control.operator.remote(method, target, content_type, body)
+
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tidegate-listeners", daemon=True)
+        self._thread.start()
+        self._runtime = Runtime(settings, operator)
+        self._drain_s = settings.drain_s
+        self._failure = ""
+        try:
+            asyncio.run_coroutine_threadsafe(self._runtime.start(), self._loop).result()
+        except (OSError, ValueError, OipError) as error:
+            self._failure = str(error)
+        except Exception as error:
+            logger.exception("the data plane did not start")
+            self._failure = (
+                f"the data plane did not start ({type(error).__name__}); Ray's replica log says where"
+            )
+
+    async def describe(self) -> dict[str, Any]:
+        """Addresses and process id, or `failure`: why nothing is served."""
+        if self._failure:
+            return {"failure": self._failure}
+        return {**self._runtime.addresses(), "pid": os.getpid()}
+
+    async def drain(self) -> None:
+        """Stop taking work, wait for what is running, close."""
+        await self._there(self._runtime.drain(self._drain_s))
+
+    async def endpoints_view(self) -> dict[str, Any]:
+        return await self._answer(self._runtime.endpoints_view)
+
+    async def models_view(self) -> dict[str, Any]:
+        return await self._answer(self._runtime.models_view)
+
+    async def dry_run(self, query: dict[str, Any]) -> dict[str, Any]:
+        return await self._answer(lambda: self._runtime.dry_run(query))
+
+    async def decision(self, decision_id: str) -> dict[str, Any]:
+        return await self._answer(lambda: self._runtime.decision(decision_id))
+
+    def check_health(self) -> None:
+        """Asked by Serve; a replica whose listeners' thread has ended is replaced."""
+        if not self._thread.is_alive():
+            raise RuntimeError("the listeners' thread has ended")
+
+    async def __del__(self) -> None:
+        """Awaited by Serve when it stops the replica."""
+        if self._thread.is_alive():
+            await self.drain()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    async def _answer(self, ask: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
+        """The value, or the error in a form that crosses processes."""
+
+        async def run() -> Any:
+            return await ask()
+
+        try:
+            return {"value": await self._there(run())}
+        except OipError as error:
+            return {"error": {"reason": error.reason.value, "message": error.message}}
+
+    async def _there(self, work: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))

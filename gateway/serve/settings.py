@@ -1,0 +1,51 @@
+"""What a data plane replica is told when it is made. Plain data: it travels between processes."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from gateway.core.config import Config
+
+
+class Address(NamedTuple):
+    """Where a listener binds; port 0 picks a free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """`127.0.0.1:8080` or `[::1]:8080`. Raises ValueError with what is right."""
+        host, colon, port = text.rpartition(":")
+        host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        try:
+            if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+                raise ValueError
+            ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
+        except ValueError:
+            raise ValueError(f"{text!r} is not an address: give IP:PORT, such as 127.0.0.1:8080") from None
+        return cls("127.0.0.1" if host == "localhost" else host, int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    http: Address
+    grpc: Address
+    metrics: Address
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSettings:
+    """`revision` identifies `config`; `state_dir` holds the stored profiles."""
+
+    config: Config
+    revision: str
+    listen: Listen
+    state_dir: Path
+    drain_s: float = 20.0

@@ -1,0 +1,97 @@
+"""What an operator sees of endpoints and models, as plain JSON-ready data."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.core.config import Config, EndpointConfig
+from gateway.core.decision import Snapshot, VariantKey
+from gateway.core.errors import AttemptError
+from gateway.core.ports import Endpoint
+from gateway.routing.predict import key_of
+from oip.codec import statistics_to_json
+
+STATISTICS_TIMEOUT_S = 1.0
+
+
+async def endpoints(
+    config: Config, snapshot: Snapshot, started: Mapping[str, Endpoint], now: float
+) -> list[dict[str, Any]]:
+    """One entry an endpoint: what was declared, whether it is up, and per variant what was measured
+    here and what the endpoint itself counted. `now` is monotonic."""
+
+    async def view(declared: EndpointConfig) -> dict[str, Any]:
+        state = snapshot.endpoints[declared.name]
+        keys = sorted(key for key in snapshot.variants if key.endpoint == declared.name)
+        counted = await asyncio.gather(*(_counted(started[declared.name], key, state.up) for key in keys))
+        return {
+            "name": declared.name,
+            "kind": declared.kind,
+            "location": declared.location.model_dump(mode="json", exclude_none=True),
+            "labels": declared.labels,
+            "hardware": declared.hardware,
+            "price": declared.price.model_dump(mode="json", exclude_none=True),
+            "up": state.up,
+            "detail": state.detail,
+            "models": [
+                {**_variant(snapshot, key, now), "statistics": own}
+                for key, own in zip(keys, counted, strict=True)
+            ],
+        }
+
+    return list(await asyncio.gather(*(view(declared) for declared in config.endpoints)))
+
+
+def models(config: Config, snapshot: Snapshot) -> list[dict[str, Any]]:
+    """One entry a model: its class and which variants can answer now."""
+    return [
+        {
+            "name": model.name,
+            "privacy": model.privacy or config.privacy.default,
+            "idempotent": model.idempotent,
+            "variants": [
+                {
+                    **variant.model_dump(mode="json", exclude_none=True),
+                    "ready": snapshot.endpoints[variant.endpoint].up
+                    and snapshot.variants[key_of(model, variant)].ready is True,
+                }
+                for variant in model.variants
+            ],
+        }
+        for model in config.models
+    ]
+
+
+def _variant(snapshot: Snapshot, key: VariantKey, now: float) -> dict[str, Any]:
+    state = snapshot.variants[key]
+    figure = state.latency
+    return {
+        "model": key.model,
+        "version": key.version or None,
+        "ready": state.ready is True,
+        "latency": None
+        if figure is None
+        else {
+            "p50_ms": figure.p50_ms,
+            "p95_ms": figure.p95_ms,
+            "samples": figure.samples,
+            "age_s": round(max(0.0, now - figure.at), 3),
+            "source": figure.source.value,
+        },
+        "capacity_rps": state.capacity_rps,
+        "response_bytes": state.response_bytes,
+    }
+
+
+async def _counted(endpoint: Endpoint, key: VariantKey, up: bool) -> Any:
+    """The endpoint's own statistics of a model; None where it is down or does not say."""
+    if not up:
+        return None
+    try:
+        answer = await endpoint.statistics(key.model, key.version, STATISTICS_TIMEOUT_S)
+    except AttemptError:
+        return None
+    return json.loads(statistics_to_json(answer))["model_stats"]

@@ -1,0 +1,219 @@
+"""What the director holds: one object per request that turns what happens into metrics and spans."""
+
+from __future__ import annotations
+
+import time
+from importlib.metadata import PackageNotFoundError, version
+
+from gateway.core.call import Binding
+from gateway.core.config import Telemetry as TelemetryConfig
+from gateway.core.decision import Candidate, Decision, Outcome, Verdict
+from gateway.core.request import Options
+from gateway.telemetry import names
+from gateway.telemetry.events import AttemptEnded, Decided, RequestEnded
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.otlp import METRICS_PATH, TRACES_PATH, Poster, resource
+from gateway.telemetry.otlp_metrics import MetricExporter
+from gateway.telemetry.otlp_spans import SpanExporter
+from gateway.telemetry.spans import Attributes, Headers, Kind, RequestTrace, Span, Tracing
+from oip.reasons import STATUS, Reason
+
+SHUTDOWN_S = 5.0
+
+
+class Telemetry:
+    """Metrics, tracing and their exporters for one gateway process.
+
+    Without `otlp_endpoint` nothing is exported and no thread started; the metrics can be scraped
+    all the same. Raises ValueError for an `otlp_endpoint` that is no http(s) base URL.
+    """
+
+    def __init__(self, config: TelemetryConfig, gateway: str) -> None:
+        self.metrics = Metrics()
+        self._exporters: tuple[SpanExporter, MetricExporter] | None = None
+        if config.otlp_endpoint is None:
+            self.tracing = Tracing(None, config.sample_ratio)
+            return
+        who = resource(gateway, _version())
+        dropped = self.metrics.telemetry_dropped
+        spans = SpanExporter(
+            Poster(config.otlp_endpoint, TRACES_PATH, names.SIGNAL_SPANS),
+            who,
+            lambda count: dropped(names.SIGNAL_SPANS, count),
+        )
+        metrics = MetricExporter(
+            Poster(config.otlp_endpoint, METRICS_PATH, names.SIGNAL_METRICS),
+            who,
+            self.metrics.collect,
+            lambda count: dropped(names.SIGNAL_METRICS, count),
+        )
+        self._exporters = (spans, metrics)
+        self.tracing = Tracing(spans.put, config.sample_ratio)
+
+    def start(self) -> None:
+        for exporter in self._exporters or ():
+            exporter.start()
+
+    def shutdown(self, timeout_s: float = SHUTDOWN_S) -> None:
+        """Export what waits and stop, within `timeout_s` whatever the receiver does. Blocks: call
+        it off the loop."""
+        give_up_at = time.monotonic() + timeout_s
+        for exporter in self._exporters or ():
+            exporter.close(give_up_at)
+        for exporter in self._exporters or ():
+            exporter.join()
+
+    def request(self, received: float, options: Options, binding: Binding) -> RequestTelemetry:
+        """An inference arrived at the monotonic instant `received`. Its `ended` must be called."""
+        trace = self.tracing.request(
+            options.traceparent, options.tracestate, received, {names.ATTR_BINDING: binding.value}
+        )
+        self.metrics.request_started()
+        return RequestTelemetry(self.metrics, trace, received)
+
+
+class RequestTelemetry:
+    """One inference. Instants are seconds of the monotonic clock."""
+
+    __slots__ = (
+        "_attempts",
+        "_decision_id",
+        "_ended",
+        "_metrics",
+        "_model",
+        "_policy",
+        "_privacy",
+        "_received",
+        "_tier",
+        "trace",
+    )
+
+    def __init__(self, metrics: Metrics, trace: RequestTrace, received: float) -> None:
+        self._metrics = metrics
+        self.trace = trace
+        self._received = received
+        self._model = names.NONE
+        self._policy = names.NONE
+        self._privacy = names.NONE
+        self._tier = names.NONE
+        self._decision_id = ""
+        self._attempts = 0
+        self._ended = False
+
+    def decided(self, decision: Decision, started: float, ended: float) -> None:
+        """A decision was taken, refusals included. The last one names model, policy and classes."""
+        self._metrics.decided(Decided(decision, started, ended))
+        self._model = decision.model if decision.model_config is not None else names.UNKNOWN
+        self._policy = decision.policy or names.NONE
+        self._privacy = "+".join(decision.privacy) or names.NONE
+        self._decision_id = decision.id
+        if self.trace.sampled:
+            span = self.trace.child(names.SPAN_DECIDE, started, {})
+            self.trace.end(span, ended, _decision_attributes(decision))
+
+    def attempt(self, candidate: Candidate, started: float) -> AttemptTelemetry:
+        """An attempt at a candidate of the plan begins. Its `ended` must be called."""
+        self._attempts += 1
+        self._tier = candidate.place.tier.value
+        span: Span | None = None
+        if self.trace.sampled:
+            attributes = {
+                names.ATTR_ENDPOINT: candidate.variant.endpoint,
+                names.ATTR_TIER: self._tier,
+                names.ATTR_ATTEMPTS: self._attempts,
+            }
+            span = self.trace.child(names.SPAN_ATTEMPT, started, attributes, Kind.CLIENT)
+        return AttemptTelemetry(self._metrics, self.trace, span, self._model, candidate, started)
+
+    def ended(self, reason: Reason | None, ended: float) -> None:
+        """The answer is out (`reason` None), or the request failed. A second call is ignored."""
+        if self._ended:
+            return
+        self._ended = True
+        event = RequestEnded(
+            self._received,
+            ended,
+            reason,
+            self._model,
+            self._policy,
+            self._privacy,
+            self._tier,
+            trace_id=self.trace.trace_id,
+        )
+        self._metrics.request_ended(event)
+        if self.trace.sampled:
+            self.trace.end(
+                self.trace.root,
+                ended,
+                {
+                    names.ATTR_MODEL: self._model,
+                    names.ATTR_POLICY: self._policy,
+                    names.ATTR_PRIVACY: self._privacy,
+                    names.ATTR_DECISION: self._decision_id,
+                    names.ATTR_ATTEMPTS: self._attempts,
+                    names.ATTR_CODE: event.code,
+                },
+                error=reason is not None and STATUS[reason].http >= 500,
+            )
+
+
+class AttemptTelemetry:
+    """One attempt. `headers` are the trace context to send to the endpoint."""
+
+    __slots__ = ("_candidate", "_metrics", "_model", "_span", "_started", "_trace", "headers")
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        trace: RequestTrace,
+        span: Span | None,
+        model: str,
+        candidate: Candidate,
+        started: float,
+    ) -> None:
+        self._metrics = metrics
+        self._trace = trace
+        self._span = span
+        self._model = model
+        self._candidate = candidate
+        self._started = started
+        self.headers: Headers = trace.headers_for(span)
+
+    def ended(self, outcome: Outcome, ended: float, cost: float) -> None:
+        """`cost` is what the attempt cost in the configured currency, 0 where nothing is charged."""
+        self._metrics.attempt_ended(
+            AttemptEnded(
+                self._model,
+                self._candidate.variant.endpoint,
+                outcome,
+                self._started,
+                ended,
+                cost,
+                self._candidate.predicted.latency_p50_ms,
+            )
+        )
+        if self._span is not None:
+            attributes = {names.ATTR_OUTCOME: outcome.value}
+            self._trace.end(self._span, ended, attributes, error=outcome is not Outcome.OK)
+
+
+def _decision_attributes(decision: Decision) -> Attributes:
+    excluded = sum(candidate.verdict is Verdict.EXCLUDED for candidate in decision.candidates)
+    attributes: dict[str, str | int] = {
+        names.ATTR_DECISION: decision.id,
+        names.ATTR_POLICY: decision.policy or names.NONE,
+        names.ATTR_CANDIDATES: len(decision.candidates),
+        names.ATTR_EXCLUDED: excluded,
+    }
+    if decision.plan:
+        attributes[names.ATTR_ENDPOINT] = decision.plan[0].variant.endpoint
+    if decision.refused is not None:
+        attributes[names.ATTR_CODE] = decision.refused.value
+    return attributes
+
+
+def _version() -> str:
+    try:
+        return version("tidegate")
+    except PackageNotFoundError:
+        return "unknown"

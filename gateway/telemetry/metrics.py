@@ -1,0 +1,183 @@
+"""The instruments, behind one method per event, and their text for a scrape.
+
+A registry of its own, not prometheus_client's global one: nothing that shares the process (Ray)
+leaks in, and tests are independent. Children are looked up in plain dicts because
+prometheus_client's `labels()` costs several microseconds. Cardinality is capped twice: each label
+takes at most so many values, shared by all metrics, and each metric at most `MAX_SERIES` series;
+whatever comes later is counted under "_other".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.exposition import generate_latest as plain_text
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPENMETRICS
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
+
+from gateway.core.decision import Outcome, Verdict
+from gateway.telemetry import names
+from gateway.telemetry.events import AttemptEnded, Decided, RequestEnded
+
+MAX_VALUES = {"model": 500, "tenant": 200, "endpoint": 500, "policy": 200, "privacy": 200}
+"""How many values a label may have; the others come from fixed lists."""
+MAX_SERIES = 10_000
+_PLACEHOLDERS = frozenset({names.NONE, names.UNKNOWN, names.OTHER})
+
+C = TypeVar("C", Counter, Gauge, Histogram)
+
+
+class _Caps:
+    """The values each capped label has so far."""
+
+    def __init__(self, limits: dict[str, int]) -> None:
+        self._limits = limits
+        self._seen: dict[str, set[str]] = {label: set() for label in limits}
+
+    def admit(self, label: str, value: str) -> str:
+        seen = self._seen.get(label)
+        if seen is None or value in seen or value in _PLACEHOLDERS:
+            return value
+        if len(seen) >= self._limits[label]:
+            return names.OTHER
+        seen.add(value)
+        return value
+
+
+class _Children(Generic[C]):
+    """A labelled metric's children by label values, within the caps."""
+
+    def __init__(self, metric: C, labels: tuple[str, ...], caps: _Caps, max_series: int) -> None:
+        self._metric = metric
+        self._labels = labels
+        self._caps = caps
+        self._max_series = max_series
+        self._children: dict[tuple[str, ...], C] = {}
+
+    def __call__(self, *values: str) -> C:
+        child = self._children.get(values)
+        return child if child is not None else self._admit(values)
+
+    def _admit(self, values: tuple[str, ...]) -> C:
+        admitted = tuple(map(self._caps.admit, self._labels, values))
+        child = self._children.get(admitted)
+        if child is not None:
+            return child
+        if len(self._children) >= self._max_series:
+            return self._metric.labels(*[names.OTHER] * len(self._labels))
+        child = self._children[admitted] = self._metric.labels(*admitted)
+        return child
+
+    def remove(self, *values: str) -> None:
+        if self._children.pop(values, None) is not None:
+            self._metric.remove(*values)
+
+
+class Metrics:
+    """All of the gateway's metrics. Every method is thread-safe and does no I/O."""
+
+    def __init__(self, *, max_values: dict[str, int] = MAX_VALUES, max_series: int = MAX_SERIES) -> None:
+        self._registry = CollectorRegistry(auto_describe=True)
+        caps = _Caps(max_values)
+
+        def labelled(metric: C, instrument: names.Instrument) -> _Children[C]:
+            return _Children(metric, instrument.labels, caps, max_series)
+
+        def counter(instrument: names.Instrument) -> _Children[Counter]:
+            metric = Counter(instrument.name, instrument.help, instrument.labels, registry=self._registry)
+            return labelled(metric, instrument)
+
+        def gauge(instrument: names.Instrument) -> Gauge:
+            return Gauge(instrument.name, instrument.help, instrument.labels, registry=self._registry)
+
+        def histogram(instrument: names.Instrument, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(
+                instrument.name,
+                instrument.help,
+                instrument.labels,
+                registry=self._registry,
+                buckets=buckets,
+            )
+
+        duration = names.DURATION_BUCKETS_S
+        self._requests = counter(names.REQUESTS)
+        self._request_duration = labelled(histogram(names.REQUEST_DURATION, duration), names.REQUEST_DURATION)
+        self._attempt_duration = labelled(histogram(names.ATTEMPT_DURATION, duration), names.ATTEMPT_DURATION)
+        self._decision_duration = histogram(names.DECISION_DURATION, names.DECISION_BUCKETS_S)
+        self._excluded = counter(names.EXCLUDED)
+        self._inflight = gauge(names.INFLIGHT)
+        self._cost = counter(names.COST)
+        self._endpoint_up = labelled(gauge(names.ENDPOINT_UP), names.ENDPOINT_UP)
+        self._config_revision = gauge(names.CONFIG_REVISION)
+        self._forecast_error = labelled(
+            histogram(names.FORECAST_ERROR, names.RATIO_BUCKETS), names.FORECAST_ERROR
+        )
+        self._dropped = counter(names.TELEMETRY_DROPPED)
+        for signal in (names.SIGNAL_SPANS, names.SIGNAL_METRICS):
+            self._dropped(signal)
+
+    def request_started(self) -> None:
+        self._inflight.inc()
+
+    def decided(self, event: Decided) -> None:
+        """Counts every rule that excluded a candidate; notes that only explain are not counted."""
+        self._decision_duration.observe(event.ended - event.started)
+        for candidate in event.decision.candidates:
+            if candidate.verdict is Verdict.EXCLUDED:
+                for rule in {note.rule for note in candidate.reasons} - names.INFORMATIVE_RULES:
+                    self._excluded(rule).inc()
+
+    def attempt_ended(self, event: AttemptEnded) -> None:
+        """Cost is counted whatever the outcome: an attempt that was made is paid for."""
+        duration = event.ended - event.started
+        self._attempt_duration(event.endpoint, event.outcome.value).observe(duration)
+        if event.cost > 0:
+            self._cost(event.tenant, event.model, event.endpoint).inc(event.cost)
+        if event.outcome is Outcome.OK and event.predicted_p50_ms:
+            predicted = event.predicted_p50_ms / 1000
+            self._forecast_error(event.endpoint).observe(abs(duration - predicted) / predicted)
+
+    def request_ended(self, event: RequestEnded) -> None:
+        self._inflight.dec()
+        self._requests(event.model, event.tenant, event.policy, event.privacy, event.tier, event.code).inc()
+        self._request_duration(event.model, event.tier).observe(
+            event.ended - event.received,
+            {"trace_id": event.trace_id} if event.trace_id is not None else None,
+        )
+
+    def endpoint_up(self, endpoint: str, up: bool) -> None:
+        self._endpoint_up(endpoint).set(1 if up else 0)
+
+    def endpoint_removed(self, endpoint: str) -> None:
+        """The endpoint left the configuration: its state is no longer reported."""
+        self._endpoint_up.remove(endpoint)
+
+    def config_revision(self, revision: str) -> None:
+        """Makes `revision` the only one reported."""
+        self._config_revision.clear()
+        self._config_revision.labels(revision).set(1)
+
+    def telemetry_dropped(self, signal: str, count: int) -> None:
+        """`signal` is names.SIGNAL_SPANS or names.SIGNAL_METRICS."""
+        self._dropped(signal).inc(count)
+
+    def collect(self) -> Iterator[Metric]:
+        """The metric families with their samples, without the `_created` ones, which would double
+        every series and say only when it began."""
+        for family in self._registry.collect():
+            family.samples = [s for s in family.samples if not s.name.endswith("_created")]
+            yield family
+
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """The scrape's body and its content type: OpenMetrics (with exemplars) where the Accept
+        header names it, else Prometheus text."""
+        encode: Callable[[Metrics], bytes]
+        if any(part.split(";")[0].strip() == "application/openmetrics-text" for part in accept.split(",")):
+            encode, content_type = openmetrics_text, OPENMETRICS
+        else:
+            encode, content_type = plain_text, CONTENT_TYPE_PLAIN_0_0_4
+        return encode(self), content_type

@@ -1,0 +1,98 @@
+"""Every span, attribute, metric and label name, in one place.
+
+These are public names: dashboards, alerts and checks outside this repository rely on them. All
+label values are bounded; what has no bound (request ids, models that nobody configured) has a
+placeholder below.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+SERVICE = "tidegate"
+
+SPAN_REQUEST = "tidegate.request"
+SPAN_DECIDE = "tidegate.decide"
+SPAN_ATTEMPT = "tidegate.attempt"
+
+ATTR_BINDING = "tidegate.binding"
+ATTR_MODEL = "tidegate.model"
+ATTR_POLICY = "tidegate.policy"
+ATTR_PRIVACY = "tidegate.privacy"
+ATTR_DECISION = "tidegate.decision"
+ATTR_CANDIDATES = "tidegate.candidates"
+ATTR_EXCLUDED = "tidegate.excluded"
+ATTR_ENDPOINT = "tidegate.endpoint"
+ATTR_TIER = "tidegate.tier"
+ATTR_OUTCOME = "tidegate.outcome"
+ATTR_CODE = "tidegate.code"
+ATTR_ATTEMPTS = "tidegate.attempts"
+
+NONE = "_none"
+"""Label value of what does not apply: the tier of a request that reached no place, for one."""
+UNKNOWN = "_unknown"
+"""Label value of every model name that is not configured."""
+OTHER = "_other"
+"""Label value that takes the place of new values once a label has as many as it may have."""
+OK = "ok"
+"""`code` of a request that was answered; otherwise it is the reason's public name."""
+
+
+class Instrument(NamedTuple):
+    """A metric: its full name as scraped and exported, what it says, and its labels in order."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+REQUESTS = Instrument(
+    "tidegate_requests_total",
+    "Inference requests that ended, by the reason they ended with (ok when answered).",
+    ("model", "tenant", "policy", "privacy", "tier", "code"),
+)
+REQUEST_DURATION = Instrument(
+    "tidegate_request_duration_seconds",
+    "From the request's arrival to the end of its answer.",
+    ("model", "tier"),
+)
+ATTEMPT_DURATION = Instrument(
+    "tidegate_attempt_duration_seconds",
+    "One attempt at one endpoint, from its start to its outcome.",
+    ("endpoint", "outcome"),
+)
+DECISION_DURATION = Instrument("tidegate_decision_duration_seconds", "Time that one decision took.")
+EXCLUDED = Instrument("tidegate_excluded_total", "Candidates excluded, by rule.", ("rule",))
+INFLIGHT = Instrument("tidegate_inflight", "Inference requests that have arrived and not ended.")
+COST = Instrument(
+    "tidegate_cost_total",
+    "What attempts cost, in the configured currency.",
+    ("tenant", "model", "endpoint"),
+)
+ENDPOINT_UP = Instrument("tidegate_endpoint_up", "1 while the endpoint answers, else 0.", ("endpoint",))
+CONFIG_REVISION = Instrument(
+    "tidegate_config_revision", "1 for the configuration revision in force.", ("revision",)
+)
+FORECAST_ERROR = Instrument(
+    "tidegate_latency_forecast_error_ratio",
+    "How far an answered attempt's latency was from its predicted median, as |actual - predicted| / predicted.",
+    ("endpoint",),
+)
+TELEMETRY_DROPPED = Instrument(
+    "tidegate_telemetry_dropped_total",
+    "Telemetry that was not exported over OTLP: spans, and pushes of metrics.",
+    ("signal",),
+)
+
+SIGNAL_SPANS = "spans"
+SIGNAL_METRICS = "metrics"
+
+INFORMATIVE_RULES = frozenset({"unmeasured", "stale", "score"})
+"""Rules of notes that explain a candidate without excluding it."""
+
+DURATION_BUCKETS_S = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
+    0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+)  # fmt: skip
+DECISION_BUCKETS_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.1)
+RATIO_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 5.0, 10.0)

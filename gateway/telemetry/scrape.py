@@ -1,0 +1,59 @@
+"""The scrape's address as an ASGI application: GET /metrics, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from gateway.telemetry.metrics import Metrics
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+def metrics_app(metrics: Metrics) -> App:
+    """An ASGI application for `metrics`. The text is made off the loop, which may be serving requests."""
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+        elif scope["type"] == "http":
+            await _http(metrics, scope, send)
+        else:
+            raise ValueError(f"the scrape address does not serve {scope['type']}")
+
+    return app
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+
+
+async def _http(metrics: Metrics, scope: Message, send: Send) -> None:
+    method = scope["method"]
+    headers: list[tuple[bytes, bytes]] = []
+    if scope["path"] != "/metrics":
+        status, body, content_type = 404, _error("Not found: metrics are at /metrics"), "application/json"
+    elif method not in ("GET", "HEAD"):
+        status, body, content_type = 405, _error("Use GET for /metrics"), "application/json"
+        headers.append((b"allow", b"GET, HEAD"))
+    else:
+        accept = ",".join(v.decode("latin-1") for k, v in scope["headers"] if k == b"accept")
+        status = 200
+        body, content_type = await asyncio.to_thread(metrics.render, accept)
+    headers.append((b"content-type", content_type.encode()))
+    headers.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
+
+
+def _error(sentence: str) -> bytes:
+    return json.dumps({"error": sentence}).encode()

@@ -1,0 +1,215 @@
+"""Unmodified tritonclient, straight to a real Triton and through the gateway: the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import ml_dtypes
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+
+from gateway.demo.triton import TritonServer
+from tests.support.gateway import Gateway, running_gateway
+
+REPOSITORY = Path(__file__).parents[1] / "conformance" / "model_repository"
+DATATYPES = {
+    "BOOL": np.array([True, False, True]),
+    "UINT8": np.array([0, 1, 255], np.uint8),
+    "UINT16": np.array([0, 65535], np.uint16),
+    "UINT32": np.array([0, 2**32 - 1], np.uint32),
+    "UINT64": np.array([0, 2**63, 2**64 - 1], np.uint64),
+    "INT8": np.array([-128, 127], np.int8),
+    "INT16": np.array([-32768, 32767], np.int16),
+    "INT32": np.array([-(2**31), 2**31 - 1], np.int32),
+    "INT64": np.array([2**53 + 1, -(2**63), 2**63 - 1], np.int64),
+    "FP16": np.array([6.8, -0.0, np.inf], np.float16),
+    "BF16": np.array([1.0, -2.0], ml_dtypes.bfloat16),
+    "FP32": np.array([0.1, -0.0, 3.4e38, np.nan, np.inf], np.float32),
+    "FP64": np.array([0.1, 1e-308, -np.inf], np.float64),
+    "BYTES": np.array([b"a", b"", "é".encode(), b"\x00\xff"], np.object_),
+}
+NOT_IN_JSON = ("FP16", "BF16")
+MODELS = ["simple", *(f"id_{name.lower()}" for name in DATATYPES)]
+
+
+@pytest.fixture(scope="module")
+def triton() -> Iterator[TritonServer]:
+    server = TritonServer(REPOSITORY, load=MODELS)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def gateway(triton: TritonServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    models = "\n".join(f"  - {{name: {m}, variants: [{{endpoint: t}}]}}" for m in MODELS)
+    config = f"""
+version: 1
+gateway: {{name: gw, location: {{tier: cloud, region: eu}}}}
+endpoints:
+  - {{name: t, kind: triton, url: "grpc://127.0.0.1:{triton.grpc_port}", location: {{tier: cloud, region: eu}}}}
+models:
+{models}
+  - {{name: renamed, variants: [{{endpoint: t, model: simple, version: "1"}}]}}
+privacy: {{default: any, classes: {{any: {{allow: [{{tier: [device, site, regional, cloud]}}]}}}}}}
+policies: [{{name: default, match: {{}}, weights: {{latency: 1}}}}]
+"""
+    with running_gateway(config, tmp_path_factory.mktemp("gateway")) as found:
+        found.wait_up("t")
+        yield found
+
+
+def over_grpc(address: str, model: str, inputs: dict[str, tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    with triton_grpc.InferenceServerClient(address) as client:
+        given = []
+        for name, (datatype, value) in inputs.items():
+            given.append(triton_grpc.InferInput(name, list(value.shape), datatype))
+            given[-1].set_data_from_numpy(value)
+        return outputs_of(client.infer(model, given, request_id="r"))
+
+
+def over_http(
+    address: str, model: str, inputs: dict[str, tuple[str, np.ndarray]], binary_in: bool, binary_out: bool
+) -> dict[str, np.ndarray]:
+    with triton_http.InferenceServerClient(address) as client:
+        given = []
+        for name, (datatype, value) in inputs.items():
+            given.append(triton_http.InferInput(name, list(value.shape), datatype))
+            given[-1].set_data_from_numpy(value, binary_data=binary_in)
+        names = ["OUTPUT0", "OUTPUT1"] if model in ("simple", "renamed") else ["OUTPUT0"]
+        wanted = [triton_http.InferRequestedOutput(n, binary_data=binary_out) for n in names]
+        return outputs_of(client.infer(model, given, outputs=wanted, request_id="r"))
+
+
+def outputs_of(result: triton_grpc.InferResult | triton_http.InferResult) -> dict[str, np.ndarray]:
+    response = result.get_response()
+    outputs = response["outputs"] if isinstance(response, dict) else response.outputs
+    names = [o["name"] if isinstance(o, dict) else o.name for o in outputs]
+    return {name: result.as_numpy(name) for name in names}
+
+
+def assert_same_bits(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> None:
+    assert list(left) == list(right)
+    for name in left:
+        assert left[name].shape == right[name].shape
+        assert left[name].dtype == right[name].dtype
+        assert left[name].tobytes() == right[name].tobytes() or left[name].dtype == np.object_
+        if left[name].dtype == np.object_:
+            assert left[name].tolist() == right[name].tolist()
+
+
+SIXTEEN = np.arange(16, dtype=np.int32)[None]
+SIMPLE = {"INPUT0": ("INT32", SIXTEEN), "INPUT1": ("INT32", SIXTEEN[:, ::-1].copy())}
+
+
+def identity(datatype: str) -> dict[str, tuple[str, np.ndarray]]:
+    return {"INPUT0": (datatype, DATATYPES[datatype])}
+
+
+@pytest.mark.parametrize("datatype", DATATYPES)
+def test_every_datatype_over_grpc(triton: TritonServer, gateway: Gateway, datatype: str):
+    model = f"id_{datatype.lower()}"
+    direct = over_grpc(f"127.0.0.1:{triton.grpc_port}", model, identity(datatype))
+    assert_same_bits(over_grpc(gateway.grpc, model, identity(datatype)), direct)
+    assert direct["OUTPUT0"].shape == DATATYPES[datatype].shape
+
+
+@pytest.mark.parametrize("datatype", DATATYPES)
+def test_every_datatype_over_http_binary(triton: TritonServer, gateway: Gateway, datatype: str):
+    model = f"id_{datatype.lower()}"
+    direct = over_http(f"127.0.0.1:{triton.http_port}", model, identity(datatype), True, True)
+    assert_same_bits(over_http(gateway.http, model, identity(datatype), True, True), direct)
+
+
+@pytest.mark.parametrize("datatype", [d for d in DATATYPES if d not in NOT_IN_JSON])
+def test_every_datatype_over_http_json(triton: TritonServer, gateway: Gateway, datatype: str):
+    model, inputs = f"id_{datatype.lower()}", identity(datatype)
+    if datatype == "BYTES":
+        inputs = {"INPUT0": ("BYTES", np.array([b"a", b"", "é".encode()], np.object_))}
+    direct = over_http(f"127.0.0.1:{triton.http_port}", model, inputs, False, False)
+    assert_same_bits(over_http(gateway.http, model, inputs, False, False), direct)
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_two_outputs_in_each_form(triton: TritonServer, gateway: Gateway, binary: bool):
+    direct = over_http(f"127.0.0.1:{triton.http_port}", "simple", SIMPLE, binary, binary)
+    assert_same_bits(over_http(gateway.http, "simple", SIMPLE, binary, binary), direct)
+    assert_same_bits(
+        over_grpc(gateway.grpc, "simple", SIMPLE),
+        over_grpc(f"127.0.0.1:{triton.grpc_port}", "simple", SIMPLE),
+    )
+    assert direct["OUTPUT0"].tolist() == [[15] * 16]
+
+
+def test_renamed_variant_answers_under_its_own_name(gateway: Gateway):
+    with triton_grpc.InferenceServerClient(gateway.grpc) as client:
+        given = [triton_grpc.InferInput(n, list(v.shape), d) for n, (d, v) in SIMPLE.items()]
+        for tensor, (_, value) in zip(given, SIMPLE.values(), strict=True):
+            tensor.set_data_from_numpy(value)
+        response = client.infer("renamed", given).get_response()
+        assert (response.model_name, response.model_version) == ("renamed", "1")
+        assert client.get_model_metadata("renamed").name == "renamed"
+        assert client.get_model_config("renamed").config.name == "renamed"
+        assert not client.is_model_ready("renamed", "2")
+
+
+def test_metadata_config_and_health_are_tritons_own(triton: TritonServer, gateway: Gateway):
+    for path in ("/v2/models/simple", "/v2/models/simple/config", "/v2/models/id_bytes"):
+        direct = httpx.get(f"http://127.0.0.1:{triton.http_port}{path}")
+        assert httpx.get(f"http://{gateway.http}{path}").json() == direct.json()
+    with triton_http.InferenceServerClient(gateway.http) as client:
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        assert client.is_model_ready("simple")
+    with triton_grpc.InferenceServerClient(gateway.grpc) as client:
+        assert client.is_server_ready()
+        assert client.get_server_metadata().name == "tidegate"
+
+
+def test_hidden_second_model_name_is_refused(gateway: Gateway):
+    import grpc
+    from tritonclient.grpc import service_pb2
+
+    message = service_pb2.ModelInferRequest(model_name="simple")
+    for name, (datatype, value) in SIMPLE.items():
+        tensor = message.inputs.add(name=name, datatype=datatype)
+        tensor.shape.extend(value.shape)
+        message.raw_input_contents.append(value.tobytes())
+    hidden = service_pb2.ModelInferRequest(model_name="id_int32").SerializeToString()
+    with grpc.insecure_channel(gateway.grpc) as channel:
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        assert infer(message.SerializeToString(), timeout=10)
+        with pytest.raises(grpc.RpcError) as refused:
+            infer(message.SerializeToString() + hidden, timeout=10)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "model_name" in refused.value.details()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"inputs": [], "inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [1]}]}',
+        '{"inputs": [{"name": "INPUT0", "name": "INPUT1", "datatype": "INT32", "shape": [1], "data": [1]}]}',
+        '{"id": "a", "id": "b", "inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [1]}]}',
+    ],
+)
+def test_duplicate_keys_are_refused(gateway: Gateway, body: str):
+    answer = httpx.post(f"http://{gateway.http}/v2/models/id_int32/infer", content=body)
+    assert answer.status_code == 400
+    assert "more than once" in answer.json()["error"] or "duplicate" in answer.json()["error"].lower()
+
+
+def test_what_is_not_built_yet_says_so(gateway: Gateway):
+    answer = httpx.get(f"http://{gateway.http}/v2/models/simple/stats")
+    assert answer.status_code == 501
+    assert set(answer.json()) == {"error"}
+    with (
+        triton_grpc.InferenceServerClient(gateway.grpc) as client,
+        pytest.raises(triton_grpc.InferenceServerException) as refused,
+    ):
+        client.get_inference_statistics("simple")
+    assert refused.value.status() == "StatusCode.UNIMPLEMENTED"

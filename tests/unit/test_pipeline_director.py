@@ -1,0 +1,308 @@
+"""One request from top to bottom, over endpoints that do as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tritonclient.grpc import service_pb2
+
+from gateway.core.call import Reply
+from gateway.core.errors import Refusal, TidegateError
+from oip.reasons import Reason
+from tests.support.fakes import (
+    CODEC,
+    BytesBody,
+    EndlessBody,
+    FakeEndpoint,
+    bench,
+    call_of,
+    config_of,
+    failure,
+    request,
+    response,
+)
+
+
+def headers(reply: Reply) -> dict[str, str]:
+    return dict(reply.metadata)
+
+
+def fails(endpoint: FakeEndpoint, error: TidegateError) -> None:
+    async def behaviour(message: service_pb2.ModelInferRequest, timeout_s: float) -> bytes:
+        raise error
+
+    endpoint.behaviour = behaviour
+
+
+def hangs(endpoint: FakeEndpoint) -> asyncio.Event:
+    """The endpoint never answers; the event says that it was asked."""
+    asked = asyncio.Event()
+
+    async def behaviour(message: service_pb2.ModelInferRequest, timeout_s: float) -> bytes:
+        asked.set()
+        await asyncio.Event().wait()
+        return b""
+
+    endpoint.behaviour = behaviour
+    return asked
+
+
+async def test_answer_names_who_answered_and_under_what():
+    b = await bench()
+    reply = await b.director.infer(call_of(), CODEC)
+    assert reply.error is None
+    assert service_pb2.ModelInferResponse.FromString(reply.body).model_name == "digits"
+    found = headers(reply)
+    assert (found["tidegate-endpoint"], found["tidegate-tier"]) == ("site", "site")
+    assert (found["tidegate-policy"], found["tidegate-attempts"], found["tidegate-cost"]) == ("all", "1", "0")
+    record = b.records.get(found["tidegate-decision"])
+    assert record is not None
+    assert record["chosen"] == "site"
+    assert [(a["endpoint"], a["outcome"]) for a in record["attempts"]] == [("site", "ok")]
+
+
+async def test_variant_gets_its_own_name_and_version_and_the_caller_its_own():
+    b = await bench()
+    fails(b.endpoints["site"], failure(Reason.UNAVAILABLE))
+    reply = await b.director.infer(call_of(), CODEC)
+    (sent,) = b.endpoints["cloud"].seen
+    assert (sent.model_name, sent.model_version, sent.id) == ("digits-big", "3", "r1")
+    answer = service_pb2.ModelInferResponse.FromString(reply.body)
+    assert (answer.model_name, answer.model_version) == ("digits", "3")
+
+
+async def test_failed_idempotent_request_goes_to_the_next_place():
+    b = await bench()
+    fails(b.endpoints["site"], failure(Reason.UNAVAILABLE))
+    reply = await b.director.infer(call_of(), CODEC)
+    assert headers(reply)["tidegate-endpoint"] == "cloud"
+    assert headers(reply)["tidegate-attempts"] == "2"
+    record = b.records.get(headers(reply)["tidegate-decision"])
+    assert record is not None
+    assert [a["outcome"] for a in record["attempts"]] == ["unavailable", "ok"]
+    assert b.looked == ["site"]
+    assert not b.state.snapshot.endpoints["site"].up
+
+
+@pytest.mark.parametrize(
+    ("sent", "option", "places"),
+    [(True, None, ["site"]), (False, None, ["site", "cloud"]), (True, "true", ["site", "cloud"])],
+)
+async def test_without_idempotence_only_what_never_left_is_sent_again(sent, option, places):
+    models = [{**config_of().models[0].model_dump(), "idempotent": False}]
+    b = await bench(config_of(models=models))
+    fails(b.endpoints["site"], failure(Reason.UNAVAILABLE, sent=sent))
+    options = {} if option is None else {"idempotent": option}
+    reply = await b.director.infer(call_of(**options), CODEC)
+    assert [name for name, e in b.endpoints.items() if e.seen] == places
+    assert (reply.error is None) == (len(places) == 2)
+
+
+async def test_caller_may_forbid_repeating_an_idempotent_model():
+    b = await bench()
+    fails(b.endpoints["site"], failure(Reason.UNAVAILABLE))
+    reply = await b.director.infer(call_of(idempotent="false"), CODEC)
+    assert reply.error is not None
+    assert reply.error.reason is Reason.UNAVAILABLE
+    assert not b.endpoints["cloud"].seen
+
+
+async def test_verdict_on_the_request_is_not_tried_elsewhere():
+    b = await bench()
+    fails(b.endpoints["site"], failure(Reason.MALFORMED, retryable=False))
+    reply = await b.director.infer(call_of(), CODEC)
+    assert reply.error is not None
+    assert reply.error.reason is Reason.MALFORMED
+    assert not b.endpoints["cloud"].seen
+    assert b.state.snapshot.endpoints["site"].up
+
+
+async def test_retry_never_leaves_the_class():
+    b = await bench()
+    for name in ("site", "cloud"):
+        fails(b.endpoints[name], failure(Reason.UNAVAILABLE))
+    reply = await b.director.infer(call_of(privacy="eu"), CODEC)
+    assert reply.error is not None
+    assert headers(reply)["tidegate-attempts"] == "2"
+    assert not b.endpoints["far"].seen
+
+
+async def test_retries_end_with_the_policy_number():
+    policies = [{"name": "one", "match": {}, "weights": {"quality": 1}, "retry": {"num_retries": 1}}]
+    b = await bench(config_of(policies=policies))
+    for endpoint in b.endpoints.values():
+        fails(endpoint, failure(Reason.UNAVAILABLE))
+    reply = await b.director.infer(call_of(), CODEC)
+    assert headers(reply)["tidegate-attempts"] == "2"
+
+
+async def test_empty_retry_budget_ends_the_request_with_its_first_failure():
+    retry = {"num_retries": 1, "budget_percent": 0, "min_concurrent": 0}
+    b = await bench(
+        config_of(policies=[{"name": "p", "match": {}, "weights": {"quality": 1}, "retry": retry}])
+    )
+    fails(b.endpoints["site"], failure(Reason.UNAVAILABLE))
+    reply = await b.director.infer(call_of(), CODEC)
+    assert headers(reply)["tidegate-attempts"] == "1"
+    assert reply.error is not None
+
+
+async def test_body_over_the_buffer_gets_one_attempt():
+    gateway = {"name": "gw", "location": {"tier": "site", "site": "s1"}, "limits": {"buffer_mb": 0.001}}
+    b = await bench(config_of(gateway=gateway))
+    fails(b.endpoints["site"], failure(Reason.UNAVAILABLE))
+    reply = await b.director.infer(call_of(request(payload=b"\0" * 4096)), CODEC)
+    assert headers(reply)["tidegate-attempts"] == "1"
+    assert not b.endpoints["cloud"].seen
+
+
+async def test_class_that_forbids_the_gateway_is_refused_before_the_body():
+    b = await bench()
+    body = BytesBody(request())
+    reply = await b.director.infer(call_of(body, privacy="own"), CODEC)
+    assert reply.error is not None
+    assert reply.error.reason is Reason.PRIVACY
+    assert "own" in reply.error.message
+    assert not body.was_read
+
+
+async def test_model_class_that_forbids_the_gateway_is_refused_once_the_name_is_known():
+    models = [{**config_of().models[0].model_dump(), "privacy": "own"}]
+    b = await bench(config_of(models=models))
+    reply = await b.director.infer(call_of(), CODEC)
+    assert reply.error is not None
+    assert reply.error.reason is Reason.PRIVACY
+    assert not any(e.seen for e in b.endpoints.values())
+
+
+async def test_deadline_ends_a_request_that_hangs_and_bounds_the_attempt():
+    b = await bench()
+    hangs(b.endpoints["site"])
+    reply = await b.director.infer(call_of(deadline_ms="60"), CODEC)
+    assert reply.error is not None
+    assert reply.error.reason is Reason.DEADLINE
+    assert b.endpoints["site"].timeouts[0] <= 0.06
+    assert b.endpoints["site"].cancelled == 1
+
+
+async def test_nearer_of_two_deadlines_wins():
+    b = await bench()
+    await b.director.infer(call_of(deadline_s=5.0, deadline_ms="60000"), CODEC)
+    await b.director.infer(call_of(deadline_s=60.0, deadline_ms="5000"), CODEC)
+    assert all(4.0 < t <= 5.0 for t in b.endpoints["site"].timeouts)
+
+
+async def test_deadline_counts_while_the_body_is_awaited():
+    b = await bench()
+    reply = await b.director.infer(call_of(EndlessBody(), deadline_ms="50"), CODEC)
+    assert reply.error is not None
+    assert reply.error.reason is Reason.DEADLINE
+
+
+async def test_cancelled_caller_cancels_the_attempt_and_is_recorded():
+    b = await bench()
+    asked = hangs(b.endpoints["site"])
+    task = asyncio.create_task(b.director.infer(call_of(), CODEC))
+    await asked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert b.endpoints["site"].cancelled == 1
+    assert not b.endpoints["cloud"].seen
+    record = b.records.get("t-000001")
+    assert record is not None
+    assert [a["outcome"] for a in record["attempts"]] == ["cancelled"]
+    assert b.state.snapshot.endpoints["site"].up
+
+
+async def test_requests_beyond_the_limit_are_turned_away():
+    gateway = {"name": "gw", "location": {"tier": "site", "site": "s1"}, "limits": {"max_inflight": 1}}
+    b = await bench(config_of(gateway=gateway))
+    asked = hangs(b.endpoints["site"])
+    held = asyncio.create_task(b.director.infer(call_of(), CODEC))
+    await asked.wait()
+    reply = await b.director.infer(call_of(), CODEC)
+    assert reply.error is not None
+    assert reply.error.reason is Reason.OVERLOADED
+    held.cancel()
+    await asyncio.gather(held, return_exceptions=True)
+
+
+async def test_drain_waits_for_what_runs_and_takes_nothing_new():
+    b = await bench()
+    release, asked = asyncio.Event(), asyncio.Event()
+
+    async def slow(message: service_pb2.ModelInferRequest, timeout_s: float) -> bytes:
+        asked.set()
+        await release.wait()
+        return response("digits")
+
+    b.endpoints["site"].behaviour = slow
+    running = asyncio.create_task(b.director.infer(call_of(), CODEC))
+    await asked.wait()
+    draining = asyncio.create_task(b.director.drain(30.0))
+    await asyncio.sleep(0)
+    assert not b.director.ready()
+    refused = await b.director.infer(call_of(), CODEC)
+    assert refused.error is not None
+    assert refused.error.reason is Reason.DRAINING
+    assert not draining.done()
+    release.set()
+    assert (await running).error is None
+    await draining
+
+
+async def test_unknown_model_and_bad_option_are_the_callers():
+    b = await bench()
+    unknown = await b.director.infer(call_of(request(model="nope")), CODEC)
+    assert unknown.error is not None
+    assert unknown.error.message.startswith("Request for unknown model")
+    bad = await b.director.infer(call_of(privacy="nope"), CODEC)
+    assert bad.error is not None
+    assert bad.error.reason is Reason.BAD_OPTION
+
+
+async def test_hidden_second_name_is_refused():
+    b = await bench()
+    reply = await b.director.infer(call_of(request() + request(model="other")[:7]), CODEC)
+    assert reply.error is not None
+    assert reply.error.reason is Reason.MALFORMED
+    assert not any(e.seen for e in b.endpoints.values())
+
+
+async def test_costs_add_up_over_attempts():
+    endpoints = [{**e.model_dump(), "price": {"per_request": 0.25}} for e in config_of().endpoints]
+    b = await bench(config_of(endpoints=endpoints))
+    reply = await b.director.infer(call_of(), CODEC)
+    assert float(headers(reply)["tidegate-cost"]) == pytest.approx(0.25)
+
+
+async def test_questions_about_models_go_to_a_place_that_is_ready():
+    b = await bench()
+    metadata = service_pb2.ModelMetadataResponse.FromString(await b.director.model_metadata("digits", "3"))
+    assert (metadata.name, list(metadata.versions)) == ("digits", ["3"])
+    for name in b.endpoints:
+        b.state.gone(name)
+    assert not b.director.ready()
+    assert not b.director.model_ready("digits", "")
+    with pytest.raises(Refusal) as refused:
+        await b.director.model_metadata("digits", "")
+    assert refused.value.reason is Reason.NO_CANDIDATE
+
+
+async def test_failed_attempt_does_not_count_as_fast():
+    b = await bench()
+    fails(b.endpoints["site"], failure(Reason.ENDPOINT_FAILED))
+    await b.director.infer(call_of(), CODEC)
+    assert {k.endpoint for k, v in b.state.snapshot.variants.items() if v.latency is not None} == {"cloud"}
+
+
+async def test_dry_run_sends_and_records_nothing():
+    from gateway.core.request import Options
+
+    b = await bench()
+    decision = b.director.dry_run("digits", "", Options(privacy="eu"), 1000)
+    assert [c.variant.endpoint for c in decision.plan] == ["site", "cloud"]
+    assert b.records.get(decision.id) is None
+    assert not any(e.seen for e in b.endpoints.values())
