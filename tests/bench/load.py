@@ -81,6 +81,7 @@ class Window:
         else:
             self.bad += 1
         if len(self.latencies) + self.bad >= self._enough:
+            self.close()
             self.full.set()
 
 
@@ -128,7 +129,7 @@ async def connect(spec: Spec, payload: Payload, stack: AsyncExitStack) -> list[A
         return [_grpc_ask(channel, payload)] * spec.inflight
     connections = [HttpConnection(spec.address, payload) for _ in range(spec.inflight)]
     for connection in connections:
-        stack.callback(connection.close)
+        stack.push_async_callback(connection.close)
     return [connection.ask for connection in connections]
 
 
@@ -159,7 +160,7 @@ class HttpConnection:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 return await self._ask()
         except (OSError, EOFError, asyncio.LimitOverrunError, ValueError):
-            self.close()
+            await self.close()
             return False
 
     async def _ask(self) -> bool:
@@ -172,10 +173,13 @@ class HttpConnection:
         body = await reader.readexactly(content_length(head))
         return head.startswith(b"HTTP/1.1 200") and body.endswith(self._tensor)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         if self._streams is not None:
-            self._streams[1].close()
+            _, writer = self._streams
             self._streams = None
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
 
 
 def quantile(ordered: list[float], q: float) -> float | None:
