@@ -199,9 +199,7 @@ class TritonServer:
             raise TritonError("the process that keeps tritonserver ended at once; its error is on stderr")
         self._pid = int(json.loads(first)["pid"])
 
-    def _command(
-        self, installation: Installation, work: Path, shm_prefix: str, ports: Ports
-    ) -> list[str]:
+    def _command(self, installation: Installation, work: Path, shm_prefix: str, ports: Ports) -> list[str]:
         command = [
             str(installation.binary(work)),
             f"--model-repository={self._models}",
@@ -232,7 +230,9 @@ class TritonServer:
         said = self._close_keeper()
         lines = said.get("tail", "").splitlines()
         taken = [line for line in lines if "failed to start" in line and "already in use" in line]
-        faults = taken or [line for line in lines if "failed to" in line or line.startswith("error:")] or lines
+        faults = (
+            taken or [line for line in lines if "failed to" in line or line.startswith("error:")] or lines
+        )
         message = f"tritonserver ended with {said.get('exit')}: " + " | ".join(
             re.sub(r"^[EWI]\d{4} .*?\] ", "", line)[:400] for line in faults[-3:]
         )

@@ -8,8 +8,6 @@ import secrets
 import time
 from typing import Any
 
-import uvicorn
-
 import gateway
 from gateway.core.call import Binding
 from gateway.core.plugins import discover
@@ -27,10 +25,10 @@ from gateway.pipeline.state import ReplicaState
 from gateway.routing.record import to_record
 from gateway.serve import views
 from gateway.serve.passage import OperatorCall, OperatorPassage
+from gateway.serve.scrape_listener import ScrapeListener
 from gateway.serve.settings import ReplicaSettings
 from gateway.store.profiles import ProfileStore
 from gateway.telemetry import Telemetry
-from gateway.telemetry.scrape import metrics_app
 from oip.errors import OipError
 from oip.reasons import Reason
 
@@ -98,19 +96,10 @@ class Runtime:
             listen.http.port,
             max_body_bytes=body_bytes,
         )
-        self._metrics = uvicorn.Server(
-            uvicorn.Config(
-                metrics_app(self._telemetry.metrics),
-                host=listen.metrics.host,
-                port=listen.metrics.port,
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-            )
-        )
+        self._scrape = ScrapeListener(self._telemetry.metrics, listen.metrics)
         await self._grpc.start()
         await self._http.start()
-        await _serve(self._metrics)
+        await self._scrape.start()
 
     def addresses(self) -> dict[str, str]:
         """Where the listeners are, as IP:PORT by name."""
@@ -127,7 +116,7 @@ class Runtime:
             self._housekeeping.cancel()
         await asyncio.gather(*(monitor.close() for monitor in self._monitors.values()))
         await asyncio.gather(*(endpoint.close() for endpoint in self._endpoints.values()))
-        await self._metrics.shutdown()
+        await self._scrape.close()
         await asyncio.to_thread(self._telemetry.shutdown)
 
     async def endpoints_view(self) -> list[dict[str, Any]]:
@@ -174,11 +163,3 @@ class Runtime:
             with contextlib.suppress(ValueError):  # a broken file keeps the figures there are
                 self._read_profiles()
             self._state.tick(time.monotonic())
-
-
-async def _serve(server: uvicorn.Server) -> None:
-    """Bind now, so that a taken address is an error here, and serve without signal handlers."""
-    server.config.load()
-    server.lifespan = server.config.lifespan_class(server.config)
-    sock = _bound(server.config.host, server.config.port)
-    await server.startup(sockets=[sock])
