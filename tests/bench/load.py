@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 import psutil
 
-from tests.bench.backend import UNLIMITED, content_length
+from tests.bench.fixed import UNLIMITED, content_length
 from tests.bench.workload import PAYLOADS, SERVICE, Payload
 
 REQUEST_TIMEOUT_S = 30.0
@@ -58,12 +58,13 @@ class Result:
 
 
 class Window:
-    """Counts what ends while it is open, and closes when it has seen enough."""
+    """Counts what ends while it is open, and closes when it has seen enough. `over`: ask no more."""
 
     def __init__(self, enough: int) -> None:
         self.latencies: list[float] = []
         self.bad = 0
         self.full = asyncio.Event()
+        self.over = False
         self._enough = enough
         self._open = False
 
@@ -90,7 +91,7 @@ async def run(spec: Spec) -> Result:
     async with AsyncExitStack() as stack:
         asks = await connect(spec, payload, stack)
         window = Window(spec.max_requests)
-        workers = [asyncio.create_task(_ask_forever(ask, window)) for ask in asks]
+        workers = [asyncio.create_task(_ask_until_over(ask, window)) for ask in asks]
         await asyncio.sleep(spec.warmup_s)
         cpu, began = cpu_seconds(spec.pids), time.perf_counter()
         window.open()
@@ -98,9 +99,8 @@ async def run(spec: Spec) -> Result:
             await asyncio.wait_for(window.full.wait(), spec.seconds)
         window.close()
         elapsed, cpu = time.perf_counter() - began, cpu_seconds(spec.pids) - cpu
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        window.over = True
+        await asyncio.gather(*workers)
     done = sorted(window.latencies)
     answers = len(done) + window.bad
     return Result(
@@ -113,8 +113,9 @@ async def run(spec: Spec) -> Result:
     )
 
 
-async def _ask_forever(ask: Ask, window: Window) -> None:
-    while True:
+async def _ask_until_over(ask: Ask, window: Window) -> None:
+    """Requests are never cancelled: that would be a load of its own, on the backend too."""
+    while not window.over:
         began = time.perf_counter()
         right = await ask()
         window.add(time.perf_counter() - began, right)

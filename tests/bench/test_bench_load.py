@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import load, paths, run
+from tests.bench import backends, load, paths, run
 from tests.bench.load import Spec
-from tests.bench.paths import Cores, Served
+from tests.bench.processes import Cores, Served
 from tests.bench.workload import PAYLOADS, pb
 
 UNPINNED = Cores(None, None)
@@ -21,7 +21,7 @@ UNPINNED = Cores(None, None)
 
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with run.fixed_backend(tmp_path_factory.mktemp("bench"), UNPINNED) as served:
+    with backends.fixed_backend(tmp_path_factory.mktemp("bench"), UNPINNED) as served:
         yield served
 
 
