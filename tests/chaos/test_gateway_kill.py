@@ -105,7 +105,9 @@ def config(tritons: list[TritonServer], idempotent: bool) -> str:
     return CONFIG.format(first=first, second=second, idempotent=str(idempotent).lower())
 
 
-def test_killed_triton_loses_no_idempotent_request_and_comes_back(tritons: list[TritonServer], tmp_path: Path):
+def test_killed_triton_loses_no_idempotent_request_and_comes_back(
+    tritons: list[TritonServer], tmp_path: Path
+):
     with running_gateway(config(tritons, True), tmp_path) as gateway:
         gateway.wait_up("first", "second")
         seen = traffic(gateway, 60, tritons[0].kill)
@@ -119,7 +121,9 @@ def test_killed_triton_loses_no_idempotent_request_and_comes_back(tritons: list[
             assert ask(service_pb2_grpc.GRPCInferenceServiceStub(channel), 7).endpoint == "first"
 
 
-def test_killed_triton_gives_others_a_right_answer_or_a_clear_error(tritons: list[TritonServer], tmp_path: Path):
+def test_killed_triton_gives_others_a_right_answer_or_a_clear_error(
+    tritons: list[TritonServer], tmp_path: Path
+):
     with running_gateway(config(tritons, False), tmp_path) as gateway:
         gateway.wait_up("first", "second")
         seen = traffic(gateway, 60, tritons[0].kill)

@@ -20,6 +20,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from gateway.demo.triton import TritonServer
 from tests.support.gateway import Gateway, running_gateway
 
+UP = [sys.executable, "-m", "gateway.cli.main", "up"]
 REPOSITORY = Path(__file__).parents[1] / "conformance" / "model_repository"
 CONFIG = """
 version: 1
@@ -72,7 +73,9 @@ def test_every_listener_of_the_whole_tree_is_on_loopback(gateway: Gateway):
         for c in process.net_connections()
         if c.status == psutil.CONN_LISTEN
     }
-    told = {(a.rsplit(":", 1)[0], int(a.rsplit(":", 1)[1])) for a in (gateway.http, gateway.grpc, gateway.metrics)}
+    told = {
+        (a.rsplit(":", 1)[0], int(a.rsplit(":", 1)[1])) for a in (gateway.http, gateway.grpc, gateway.metrics)
+    }
     assert told <= listening
     assert {ip for ip, _ in listening} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
@@ -111,7 +114,9 @@ def test_operator_api_shows_what_runs(gateway: Gateway):
         ("POST", "/api/v1/route", {"model": "slow_identity", "tenant": "x"}, 400),
     ],
 )
-def test_operator_mistakes_get_one_sentence(gateway: Gateway, method: str, path: str, body: object, status: int):
+def test_operator_mistakes_get_one_sentence(
+    gateway: Gateway, method: str, path: str, body: object, status: int
+):
     answer = httpx.request(method, f"http://{gateway.http}{path}", json=body)
     assert answer.status_code == status
     assert list(answer.json()) == ["error"]
@@ -120,7 +125,9 @@ def test_operator_mistakes_get_one_sentence(gateway: Gateway, method: str, path:
 
 def test_decision_behind_an_answer_can_be_asked_for(gateway: Gateway):
     with grpc.insecure_channel(gateway.grpc) as channel:
-        _, call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer.with_call(slow(0.0), timeout=10)
+        _, call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer.with_call(
+            slow(0.0), timeout=10
+        )
     headers = dict(call.initial_metadata())
     assert float(headers["tidegate-cost"]) == 0.002
     record = gateway.decision(headers["tidegate-decision"])
@@ -132,7 +139,9 @@ def test_decision_behind_an_answer_can_be_asked_for(gateway: Gateway):
 def test_refusals_have_a_record_too(gateway: Gateway):
     body = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [1]}]}
     answer = httpx.post(
-        f"http://{gateway.http}/v2/models/slow_identity/infer", json=body, headers={"tidegate-privacy": "site-only"}
+        f"http://{gateway.http}/v2/models/slow_identity/infer",
+        json=body,
+        headers={"tidegate-privacy": "site-only"},
     )
     assert answer.status_code == 403
     record = gateway.decision(answer.headers["tidegate-decision"])
@@ -147,7 +156,9 @@ def test_tidegate_route_says_what_would_happen(gateway: Gateway):
     assert allowed.returncode == 0, allowed.stderr
     assert "slow_identity: t" in allowed.stdout
     forbidden = subprocess.run(
-        [*command, "--model", "slow_identity", "--privacy", "site-only", "--json"], capture_output=True, text=True
+        [*command, "--model", "slow_identity", "--privacy", "site-only", "--json"],
+        capture_output=True,
+        text=True,
     )
     assert forbidden.returncode == 1
     assert '"chosen": null' in forbidden.stdout
@@ -168,7 +179,9 @@ def test_metrics_count_what_happened(gateway: Gateway):
 
 def test_class_without_the_gateways_place_is_refused_with_word_of_who_may(gateway: Gateway):
     answer = httpx.post(
-        f"http://{gateway.http}/v2/models/slow_identity/infer", content=b"{", headers={"tidegate-privacy": "device-only"}
+        f"http://{gateway.http}/v2/models/slow_identity/infer",
+        content=b"{",
+        headers={"tidegate-privacy": "device-only"},
     )
     assert answer.status_code == 403
     assert "device-only" in answer.json()["error"]
@@ -183,7 +196,9 @@ def test_sigterm_finishes_what_runs_and_ends_with_zero(triton: TritonServer, tmp
         def call() -> None:
             with grpc.insecure_channel(gateway.grpc) as channel:
                 try:
-                    answer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(slow(3.0), timeout=30)
+                    answer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(
+                        slow(3.0), timeout=30
+                    )
                     outcome.append(answer.raw_output_contents[0])
                 except grpc.RpcError as error:
                     outcome.append(error.code())
@@ -198,7 +213,7 @@ def test_sigterm_finishes_what_runs_and_ends_with_zero(triton: TritonServer, tmp
         assert gateway.stop() == 0
         caller.join(30)
         assert outcome == [np.array([5], np.int32).tobytes()]
-        gone, alive = psutil.wait_procs(tree, timeout=20)
+        _, alive = psutil.wait_procs(tree, timeout=20)
         assert not alive, [p.cmdline() for p in alive]
 
 
@@ -207,8 +222,7 @@ def test_taken_address_is_one_line_and_ends_with_one(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         done = subprocess.run(
-            [sys.executable, "-m", "gateway.cli.main", "up", "-f", "t.yaml", "--http", address]
-            + ["--grpc", "127.0.0.1:0", "--metrics", "127.0.0.1:0"],
+            [*UP, "-f", "t.yaml", "--http", address, "--grpc", "127.0.0.1:0", "--metrics", "127.0.0.1:0"],
             cwd=tmp_path,
             capture_output=True,
             text=True,

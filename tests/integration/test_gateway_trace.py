@@ -11,10 +11,10 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from gateway.demo.triton import TritonServer, trace_args
@@ -109,7 +109,9 @@ def show(spans) -> None:
     lines("", 0)
 
 
-def test_caller_that_does_not_sample_is_not_exported(receiver: OtlpReceiver, triton: TritonServer, tmp_path: Path):
+def test_caller_that_does_not_sample_is_not_exported(
+    receiver: OtlpReceiver, triton: TritonServer, tmp_path: Path
+):
     config = CONFIG.format(port=triton.grpc_port, otlp=receiver.url, ratio=1.0)
     unsampled, sampled = secrets.token_hex(16), secrets.token_hex(16)
     with running_gateway(config, tmp_path) as gateway, grpc.insecure_channel(gateway.grpc) as channel:
@@ -118,16 +120,22 @@ def test_caller_that_does_not_sample_is_not_exported(receiver: OtlpReceiver, tri
         for trace_id, flags in ((unsampled, "00"), (sampled, "01")):
             header = (("traceparent", f"00-{trace_id}-{secrets.token_hex(8)}-{flags}"),)
             stub.ModelInfer(simple(), timeout=10, metadata=header)
-        receiver.wait_for(lambda: any(s.name == "tidegate.request" for s in receiver.trace(sampled)), timeout=30)
+        receiver.wait_for(
+            lambda: any(s.name == "tidegate.request" for s in receiver.trace(sampled)), timeout=30
+        )
     assert not [s for s in receiver.trace(unsampled) if s.name.startswith("tidegate.")]
 
 
-def test_blackholed_receiver_slows_nothing(triton: TritonServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_blackholed_receiver_slows_nothing(
+    triton: TritonServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     """The same load on two gateways at once, one with a receiver that works and one with a receiver
     that never answers, taking turns. Every request is sampled."""
     with OtlpReceiver() as working, Blackhole() as blackhole:
         ports = {"working": working.url, "blackholed": blackhole.url}
-        configs = {name: CONFIG.format(port=triton.grpc_port, otlp=url, ratio=1.0) for name, url in ports.items()}
+        configs = {
+            name: CONFIG.format(port=triton.grpc_port, otlp=url, ratio=1.0) for name, url in ports.items()
+        }
         with (
             running_gateway(configs["working"], tmp_path / "working") as one,
             running_gateway(configs["blackholed"], tmp_path / "blackholed") as other,
