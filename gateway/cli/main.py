@@ -11,6 +11,9 @@ from typing import Annotated
 import typer
 
 from gateway.cli.check import check
+from gateway.cli.demo import demo
+from gateway.cli.route import route
+from gateway.cli.up import up
 
 app = typer.Typer(
     name="tidegate",
@@ -19,7 +22,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command("up")(up)
+app.command("demo")(demo)
 app.command("check")(check)
+app.command("route")(route)
 
 
 def _print_version(asked: bool) -> None:
@@ -38,7 +44,8 @@ def _root(  # pyright: ignore[reportUnusedFunction]
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line and return its exit status; errors are on stderr by then."""
+    """Run one command line and return its exit status; errors are on stderr by then. A command may
+    also end by SystemExit."""
     try:
         status = app(args=arguments, prog_name="tidegate", standalone_mode=False)
         sys.stdout.flush()
