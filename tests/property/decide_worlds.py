@@ -101,9 +101,12 @@ def _some(rng: random.Random, values: list[str], share: float) -> tuple[str, ...
     return tuple(rng.sample(values, rng.randint(1, len(values))))
 
 
-def random_class(rng: random.Random) -> ClassConfig:
+def random_class(rng: random.Random, gateway: Location) -> ClassConfig:
+    """Often with a rule for the gateway's own tier, for what it refuses proves little of the rest."""
     rules: list[Allow] = []
-    for _ in range(rng.choice((1, 1, 2, 3))):
+    if rng.random() < 0.6:
+        rules.append(_allow((gateway.tier.value,), None, None, None))
+    for _ in range(rng.choice((1, 1, 2))):
         tiers = _some(rng, TIERS, 0.7)
         regions = _some(rng, ["r1", "r2"], 0.3)
         sites = _some(rng, ["s1", "s2"], 0.2)
@@ -130,7 +133,8 @@ def random_config(rng: random.Random) -> Config:
     """A valid configuration; only its outermost parts go unvalidated, for speed."""
     count = rng.randint(1, 5)
     endpoints = tuple(rng.choice(ENDPOINTS[i]) for i in range(count))
-    classes = {name: random_class(rng) for name in CLASSES[: rng.randint(1, 4)]}
+    gateway = rng.choice(GATEWAYS)
+    classes = {name: random_class(rng, gateway.location) for name in CLASSES[: rng.randint(1, 4)]}
     names = list(classes)
     models = tuple(
         ModelConfig.model_construct(
@@ -155,7 +159,7 @@ def random_config(rng: random.Random) -> Config:
     return Config.model_construct(
         version=1,
         currency="USD",
-        gateway=rng.choice(GATEWAYS),
+        gateway=gateway,
         endpoints=endpoints,
         models=models,
         privacy=PrivacyConfig.model_construct(default=rng.choice(names), classes=classes),

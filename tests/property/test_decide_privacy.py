@@ -55,7 +55,7 @@ def test_no_forbidden_place(chunk: int) -> None:
             plans += check(random.Random(seed))
         except Exception as error:
             raise AssertionError(f"seed {seed}: {error}") from error
-    assert plans > PER_CHUNK / 10, "hardly any request is ever answered: the worlds prove nothing"
+    assert plans > PER_CHUNK / 4, "hardly any request is ever answered: the worlds prove nothing"
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
@@ -108,16 +108,17 @@ def check(rng: random.Random) -> bool:
 def _check_dispatch(rng: random.Random, world: World, decision: Decision) -> None:
     """Every attempt fails, and at a random moment the configuration becomes another one."""
     snapshot = world.snapshot
-    reload_at = rng.randint(1, 6)
-    moved = random_config(rng)
+    reload_at = rng.randint(1, 4)
     budget = RetryBudget()
     failure = None
     sent: list[str] = []
     with Attempts(snapshot, decision, world.request, budget) as plan:
         for count in range(1, 8):
-            if count == reload_at and all(c in moved.privacy.classes for c in decision.privacy):
-                up = {e.name: EndpointState(True) for e in moved.endpoints}
-                snapshot = Snapshot(moved, "2", up, {})
+            if count == reload_at:
+                moved = random_config(rng)
+                if all(name in moved.privacy.classes for name in decision.privacy):
+                    up = {e.name: EndpointState(True) for e in moved.endpoints}
+                    snapshot = Snapshot(moved, "2", up, {})
             candidate = plan.next(snapshot, None, failure)
             if not isinstance(candidate, Candidate):
                 break
