@@ -150,6 +150,19 @@ def test_what_may_be_attempted() -> None:
     assert not may_attempt(snapshot_of(lost_class), decision, first)
 
 
+def test_a_connection_may_still_lead_to_the_place_as_it_was_decided() -> None:
+    run = Run()
+    moved = config_of(
+        endpoints=[
+            endpoint("cheap", region="eu"),
+            endpoint("dear", tier="site", site="plant-7"),
+            endpoint("us"),
+        ],
+        privacy={"default": "internal", "classes": {"internal": {"allow": [{"tier": ["site"]}]}}},
+    )
+    assert not may_attempt(snapshot_of(moved), run.decision, run.decision.plan[0])
+
+
 def test_the_budget_is_given_back_whatever_happens() -> None:
     budget = RetryBudget()
     run = Run(budget=budget, policies=[policy(retry={"num_retries": 5, "min_concurrent": 1})])
