@@ -10,12 +10,10 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import gateway
-from gateway.core.call import Binding
 from gateway.core.config import EndpointConfig
 from gateway.core.plugins import discover
 from gateway.core.ports import Endpoint, Health
 from gateway.core.request import Options
-from gateway.frontends.codecs import GrpcCodec, HttpCodec
 from gateway.frontends.grpc_lane import GrpcLane
 from gateway.frontends.handlers import Handlers
 from gateway.frontends.http_lane import HttpLane
@@ -83,12 +81,7 @@ class Runtime:
         self._director = Director(
             config, self._state, self._endpoints, dispatcher, self._records, self._telemetry
         )
-        handlers = Handlers(
-            self._director,
-            {Binding.GRPC: GrpcCodec(), Binding.HTTP: HttpCodec()},
-            name="tidegate",
-            version=gateway.__version__,
-        )
+        handlers = Handlers(self._director, name="tidegate", version=gateway.__version__)
         body_bytes = int(config.gateway.limits.max_body_mb * 2**20)
         self._grpc = GrpcLane(handlers, listen.grpc.host, listen.grpc.port, max_message_bytes=body_bytes)
         self._http = HttpLane(
