@@ -33,26 +33,28 @@ def demo(
 
     talk = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with tempfile.TemporaryDirectory(prefix="tidegate-demo-") as folder:
-        with Progress(*columns, console=talk, disable=not talk.is_terminal, transient=True) as progress:
-            task = progress.add_task("starting", total=SETTING_UP + CALLS_IN_ALL)
+    with (
+        tempfile.TemporaryDirectory(prefix="tidegate-demo-") as folder,
+        Progress(*columns, console=talk, disable=not talk.is_terminal, transient=True) as progress,
+    ):
+        task = progress.add_task("starting", total=SETTING_UP + CALLS_IN_ALL)
 
-            def step(what: str) -> None:
-                progress.update(task, description=what, advance=1)
-                if not talk.is_terminal:
-                    talk.print(what)
+        def step(what: str) -> None:
+            progress.update(task, description=what, advance=1)
+            if not talk.is_terminal:
+                talk.print(what)
 
-            try:
-                with staged(Path(folder), step) as stage:
-                    progress.update(task, description="playing the scenes")
-                    rows = list(play(stage, lambda n: progress.advance(task, n)))
-                    progress.stop()
-                    _print(rows, stage, as_json)
-                    if serve:
-                        _serve(stage)
-            except RuntimeError as error:
+        try:
+            with staged(Path(folder), step) as stage:
+                progress.update(task, description="playing the scenes")
+                rows = list(play(stage, lambda n: progress.advance(task, n)))
                 progress.stop()
-                fail(str(error), 1)
+                _print(rows, stage, as_json)
+                if serve:
+                    _serve(stage)
+        except RuntimeError as error:
+            progress.stop()
+            fail(str(error), 1)
     if not all(row.ok for row in rows):
         fail(f"not as expected: row {', '.join(r.row for r in rows if not r.ok)}", 1)
 

@@ -5,35 +5,37 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from importlib.metadata import version
+from importlib.metadata import version as version_of
 from typing import Annotated
 
 import typer
 
 from gateway.cli.check import check
-from gateway.cli.errors import FAILED
+from gateway.cli.demo import demo
+from gateway.cli.route import route
+from gateway.cli.up import up
 
 app = typer.Typer(
     name="tidegate",
     help="One Open Inference Protocol address for everything that can run a model, decided by policy.",
     add_completion=False,
     pretty_exceptions_enable=False,
-    no_args_is_help=True,
     rich_markup_mode=None,
 )
-app.command("check")(check)
+for command in (up, demo, check, route):
+    app.command()(command)
 
 
-def _version(asked: bool) -> None:
+def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"tidegate {version('tidegate')}")
+        print(f"tidegate {version_of('tidegate')}")
         raise typer.Exit
 
 
 @app.callback()
 def _root(  # pyright: ignore[reportUnusedFunction]
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version")
     ] = False,
 ) -> None:
     pass
@@ -43,19 +45,30 @@ def run(arguments: list[str]) -> int:
     """Run one command line and return its exit status; errors are on stderr by then."""
     try:
         status = app(args=arguments, prog_name="tidegate", standalone_mode=False)
-    except typer.Abort:
-        return 130
-    except KeyboardInterrupt:
+        sys.stdout.flush()
+    except typer.TyperException as error:
+        command = getattr(getattr(error, "ctx", None), "command_path", "tidegate")
+        print(f"{command}: {_one_line(error.format_message())}; try '{command} --help'", file=sys.stderr)
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
         return 130
     except OSError as error:
         if error.errno != errno.EPIPE:
             raise
-        # The reader has gone; keep the interpreter's own flush at exit from complaining too.
+        # The reader has gone, and the flush at exit would complain once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+        return 1
     return status if isinstance(status, int) else 0
+
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split()).removesuffix(".")
 
 
 def main() -> None:
     """Entry point of the `tidegate` script."""
     sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -40,8 +40,6 @@ def up(
     except ValueError as error:
         fail(str(error), 2)
     asked = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: os._exit(130) if asked.is_set() else asked.set())
 
     from gateway.serve.environment import prepare
 
@@ -50,7 +48,9 @@ def up(
 
     settings = ReplicaSettings(config, revision, listen, state_dir.absolute(), drain_s)
     try:
+        _heed_signals(asked)
         with running(settings, str(file)) as serving:
+            _heed_signals(asked)  # Ray has put its own handlers in place by now
             if as_json:
                 print(json.dumps({"event": "ready", **serving}), flush=True)
             else:
@@ -62,3 +62,9 @@ def up(
             print("draining", file=sys.stderr, flush=True)
     except StartError as error:
         fail(str(error), 1)
+
+
+def _heed_signals(asked: threading.Event) -> None:
+    """The first SIGTERM or Ctrl-C asks for a drain, the second ends the process at once."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os._exit(130) if asked.is_set() else asked.set())

@@ -14,7 +14,7 @@ from gateway.core.errors import Refusal
 from gateway.core.place import Origin, Place, PrivacyClass, Tier
 from gateway.core.request import Options
 from gateway.decide.compiled import Compiled, Model, compiled
-from gateway.policy.privacy import allowed, origin_of, refusing
+from gateway.policy.privacy import allowed, origin_of
 from oip.reasons import Reason
 
 SHOWN_CHARS = 256
@@ -34,7 +34,8 @@ def gateway_refusal(config: Config, options: Options, model: str | None) -> Refu
     `model` None: not known yet (gRPC before the scanner has it); then only the caller's class is
     asked, and the question is to be put again with the name. Reasons: BAD_OPTION, UNKNOWN_MODEL, PRIVACY.
     """
-    return admit(compiled(config), options, model)
+    tables = compiled(config)
+    return admit(tables, options, origin_of(tables.gateway, options), model)
 
 
 def check_names(tables: Compiled, options: Options) -> Refusal | None:
@@ -47,18 +48,21 @@ def check_names(tables: Compiled, options: Options) -> Refusal | None:
     return None
 
 
-def admit(tables: Compiled, options: Options, model: str | None) -> Refusal | None:
+def admit(tables: Compiled, options: Options, origin: Origin, model: str | None) -> Refusal | None:
     refusal = check_names(tables, options)
     if refusal is not None:
         return refusal
-    if options.privacy is not None:
-        refusal = _own_place(tables, options, (tables.class_named(options.privacy),), None)
-    if refusal is None and model is not None:
-        found = tables.models.get(model)
-        if found is None:
-            return Refusal(Reason.UNKNOWN_MODEL, f"Request for unknown model: '{shown(model)}' is not found")
-        refusal = _own_place(tables, options, tables.classes_of(options, found), found)
-    return refusal
+    if options.privacy is not None and tables.wall((options.privacy,), origin).gateway:
+        return _own_place(tables, options, origin, (options.privacy,), None)
+    if model is None:
+        return None
+    found = tables.models.get(model)
+    if found is None:
+        return Refusal(Reason.UNKNOWN_MODEL, f"Request for unknown model: '{shown(model)}' is not found")
+    names = found.classes(options)
+    if tables.wall(names, origin).gateway:
+        return _own_place(tables, options, origin, names, found)
+    return None
 
 
 def shown(name: str) -> str:
@@ -71,25 +75,23 @@ def quoted(names: Sequence[str]) -> str:
 
 
 def _own_place(
-    tables: Compiled, options: Options, classes: tuple[PrivacyClass, ...], model: Model | None
-) -> Refusal | None:
-    origin = origin_of(tables.gateway, options)
-    if allowed(classes, tables.gateway, origin):
-        return None
-    refused_by = quoted(refusing(classes, tables.gateway, origin))
-    hosts = list(_hosts(tables, options, classes))
+    tables: Compiled, options: Options, origin: Origin, names: tuple[str, ...], model: Model | None
+) -> Refusal:
+    wall = tables.wall(names, origin)
+    hosts = list(_hosts(tables, options, tables.classes_named(names)))
+    may = " or ".join(hosts[:_HOSTS_SHOWN]) if hosts else "no place"
     targets = None if model is None else {t.variant.endpoint for t in model.targets}
     endpoints = [
         name
-        for name, place in tables.places.items()
-        if (targets is None or name in targets) and allowed(classes, place, origin)
+        for name, refused_by in wall.endpoints.items()
+        if not refused_by and (targets is None or name in targets)
     ]
-    may = " or ".join(hosts[:_HOSTS_SHOWN]) if hosts else "no place"
     ends = f"; of its endpoints {', '.join(endpoints)} would be allowed" if endpoints else ""
     return Refusal(
         Reason.PRIVACY,
-        f"Privacy {refused_by} does not allow this gateway's place ({_describe(tables.gateway)}), so the"
-        f" request is not taken; it may be served by {may}{ends}",
+        f"Privacy {quoted(wall.gateway)} {'does' if len(wall.gateway) == 1 else 'do'} not allow this"
+        f" gateway's place ({_describe(tables.gateway)}), so the request is not taken; it may be served"
+        f" by {may}{ends}",
     )
 
 

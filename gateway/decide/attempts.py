@@ -29,16 +29,15 @@ def may_attempt(snapshot: Snapshot, decision: Decision, candidate: Candidate) ->
     if candidate not in decision.plan:
         return False
     tables = compiled(snapshot.config)
-    names = dict.fromkeys(decision.privacy)
+    names = decision.privacy
     model = tables.models.get(decision.model)
-    if model is not None:
-        names[model.privacy.name] = None
-    place = tables.places.get(candidate.variant.endpoint)
-    classes = [tables.class_named(name) for name in names]
-    return (
-        place is not None
-        and allowed(classes, place, decision.origin)
-        and (place == candidate.place or allowed(classes, candidate.place, decision.origin))
+    if model is not None and model.privacy not in names:
+        names = (*names, model.privacy)
+    if tables.wall(names, decision.origin).endpoints.get(candidate.variant.endpoint, names):
+        return False
+    declared = tables.places[candidate.variant.endpoint]
+    return declared == candidate.place or allowed(
+        tables.classes_named(names), candidate.place, decision.origin
     )
 
 

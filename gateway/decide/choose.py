@@ -11,19 +11,18 @@ from gateway.core.decision import (
     Decision,
     EndpointState,
     Note,
-    Prediction,
     Snapshot,
     VariantState,
     Verdict,
 )
 from gateway.core.errors import Refusal
-from gateway.core.place import Origin, PrivacyClass
-from gateway.core.request import Request
+from gateway.core.place import Origin
+from gateway.core.request import Options, Request
 from gateway.decide.admission import admit, quoted, shown
-from gateway.decide.compiled import Model, Scoring, Target, compiled
+from gateway.decide.compiled import Compiled, Model, Target, Terms, Wall, compiled
 from gateway.policy.match import Traits, choose
-from gateway.policy.privacy import origin_of, refusing
-from gateway.policy.require import EXCLUSIONS, MARKS, REQUIREMENTS, Facts
+from gateway.policy.privacy import origin_of
+from gateway.policy.require import EXCLUSIONS, MARKS, Facts
 from gateway.routing.pick import Rng, order
 from gateway.routing.predict import predict
 from gateway.routing.score import score
@@ -32,6 +31,8 @@ from oip.reasons import Reason
 
 _UP = EndpointState(True)
 _NOTHING_KNOWN = VariantState()
+_BEST = Note("score", "its total is the best")
+_BEHIND = Note("score", "a fallback: its total is behind, or an equal was drawn")
 
 
 class _Row(NamedTuple):
@@ -40,9 +41,8 @@ class _Row(NamedTuple):
 
     target: Target
     facts: Facts
-    predicted: Prediction
-    excluded: tuple[Note, ...]
-    missed: tuple[tuple[str, Note], ...]
+    excluded: list[Note]
+    missed: list[tuple[str, Note]]
 
 
 def decide(snapshot: Snapshot, request: Request, now: float, rng: Rng) -> Decision:
@@ -55,24 +55,32 @@ def decide(snapshot: Snapshot, request: Request, now: float, rng: Rng) -> Decisi
     options = request.options
     origin = origin_of(tables.gateway, options)
     model = tables.models.get(request.model)
-    classes = tables.classes_of(options, model)
-    refusal = admit(tables, options, request.model)
+    refusal = admit(tables, options, origin, request.model)
     if refusal is not None or model is None:
-        refusal = refusal or Refusal(Reason.UNKNOWN_MODEL, "")
-        return _decision(snapshot, request, origin, classes, model, refusal=refusal)
+        return _decision(snapshot, request, origin, _known_classes(tables, options, model), model, refusal)
 
-    traits = Traits(request.model, "", options.site or origin.site or "", tuple(c.name for c in classes))
+    names = model.classes(options)
+    traits = Traits(request.model, "", options.site or origin.site or "", names)
     policy = choose(tables.policies, traits, options.policy)
     if isinstance(policy, str):
         reason = Reason.NO_CANDIDATE if options.policy is None else Reason.BAD_OPTION
-        return _decision(snapshot, request, origin, classes, model, refusal=Refusal(reason, policy))
+        return _decision(snapshot, request, origin, names, model, Refusal(reason, policy))
 
-    rows = [_row(snapshot, request, now, policy, classes, origin, t) for t in model.targets]
-    scoring = tables.scoring[policy.name]
-    relaxed, eligible = _eligible(rows, scoring.relax)
-    candidates, plan = _candidates(rows, eligible, relaxed, scoring, rng)
-    refusal = None if plan else _why_none(request, model, policy, classes, rows, candidates)
-    return _decision(snapshot, request, origin, classes, model, policy.name, candidates, plan, refusal)
+    terms = tables.terms[policy.name]
+    wall = tables.wall(names, origin)
+    rows = [_row(snapshot, request, now, policy, terms, wall, target) for target in model.targets]
+    relaxed, eligible = _eligible(rows, terms.relax)
+    candidates, plan = _candidates(rows, eligible, relaxed, terms, rng)
+    refusal = None if plan else _why_none(request, model, policy, names, rows, candidates)
+    return _decision(snapshot, request, origin, names, model, refusal, policy.name, candidates, plan)
+
+
+def _known_classes(tables: Compiled, options: Options, model: Model | None) -> tuple[str, ...]:
+    """For the record of a refusal: the classes that apply as far as they exist."""
+    named = () if model is None else (model.privacy,)
+    if options.privacy is None or options.privacy not in tables.classes or options.privacy in named:
+        return named
+    return (*named, options.privacy)
 
 
 def _row(
@@ -80,37 +88,29 @@ def _row(
     request: Request,
     now: float,
     policy: PolicyConfig,
-    classes: Sequence[PrivacyClass],
-    origin: Origin,
+    terms: Terms,
+    wall: Wall,
     target: Target,
 ) -> _Row:
     variant = target.variant
     state = snapshot.variants.get(target.key, _NOTHING_KNOWN)
-    endpoint = snapshot.endpoints.get(variant.endpoint, _UP)
     predicted, stale, probing = predict(state, target.price, request.payload_bytes, now)
     facts = Facts(
-        refused_by=refusing(classes, target.place, origin),
-        version=variant.version or "",
-        wanted_version=request.version,
-        up=endpoint.up,
-        down_detail=endpoint.detail,
-        ready=state.ready,
-        p50_ms=predicted.latency_p50_ms,
-        p95_ms=predicted.latency_p95_ms,
-        stale=stale,
-        probing=probing,
-        cost=predicted.cost,
-        quality=variant.quality,
-        time_left_s=request.time_left_s,
-        max_cost=request.options.max_cost,
-        require=policy.require,
+        wall.endpoints[variant.endpoint],
+        variant,
+        snapshot.endpoints.get(variant.endpoint, _UP),
+        state.ready,
+        predicted,
+        stale,
+        probing,
+        request,
+        policy.require,
     )
     return _Row(
         target,
         facts,
-        predicted,
-        tuple([note for rule in EXCLUSIONS if (note := rule(facts)) is not None]),
-        tuple([(kind, note) for kind, rule in REQUIREMENTS if (note := rule(facts)) is not None]),
+        [note for rule in EXCLUSIONS if (note := rule(facts)) is not None],
+        [(kind, note) for kind, rule in terms.requirements if (note := rule(facts)) is not None],
     )
 
 
@@ -130,63 +130,69 @@ def _eligible(rows: Sequence[_Row], relax: Sequence[str]) -> tuple[frozenset[str
 
 
 def _candidates(
-    rows: Sequence[_Row], eligible: Sequence[int], relaxed: frozenset[str], scoring: Scoring, rng: Rng
+    rows: Sequence[_Row], eligible: Sequence[int], relaxed: frozenset[str], terms: Terms, rng: Rng
 ) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
     """All candidates in the order of the variants, and of the eligible ones the plan."""
     scores = score(
-        scoring.shares,
-        [View(f.p50_ms, f.cost, f.quality, f.probing) for f in [rows[i].facts for i in eligible]],
+        terms.shares,
+        [
+            View(f.predicted.latency_p50_ms, f.predicted.cost, f.variant.quality, f.probing)
+            for f in [rows[i].facts for i in eligible]
+        ],
     )
     totals = [by_kind["total"] for by_kind in scores]
     ranking = order(totals, [rows[i].target.variant.weight for i in eligible], rng)
     made: dict[int, Candidate] = {}
     for rank, at in enumerate(ranking.indices):
-        i, total = eligible[at], totals[at]
+        i = eligible[at]
         row = rows[i]
-        if rank > 0:
-            why = f"total {total:.3f}, the chosen one's is {totals[ranking.indices[0]]:.3f}"
-        elif ranking.equals > 1:
-            why = f"total {total:.3f}, drawn by weight among {ranking.equals} equals"
-        else:
-            why = f"total {total:.3f} is the best"
+        notes = [Note("relaxed", note.detail) for _, note in row.missed]
+        notes += [note for mark in MARKS if (note := mark(row.facts)) is not None]
+        notes.append(_score_note(rank, ranking.equals))
         made[i] = Candidate(
             row.target.variant,
             row.target.place,
             Verdict.ELIGIBLE if rank else Verdict.CHOSEN,
-            (
-                *[Note("relaxed", note.detail) for _, note in row.missed],
-                *[note for mark in MARKS if (note := mark(row.facts)) is not None],
-                Note("score", why),
-            ),
-            row.predicted,
+            tuple(notes),
+            row.facts.predicted,
             scores[at],
         )
     plan = tuple(made.values())
     for i, row in enumerate(rows):
         if i not in made:
             notes = (*row.excluded, *[note for kind, note in row.missed if kind not in relaxed])
-            made[i] = Candidate(row.target.variant, row.target.place, Verdict.EXCLUDED, notes, row.predicted)
+            made[i] = Candidate(
+                row.target.variant, row.target.place, Verdict.EXCLUDED, notes, row.facts.predicted
+            )
     return tuple(made[i] for i in range(len(rows))), plan
+
+
+def _score_note(rank: int, equals: int) -> Note:
+    if rank > 0:
+        return _BEHIND
+    return _BEST if equals < 2 else Note("score", f"drawn by weight among {equals} equals")
 
 
 def _why_none(
     request: Request,
     model: Model,
     policy: PolicyConfig,
-    classes: Sequence[PrivacyClass],
+    names: Sequence[str],
     rows: Sequence[_Row],
     candidates: Sequence[Candidate],
 ) -> Refusal:
     name = model.config.name
-    if request.version and all(r.facts.version not in ("", request.version) for r in rows):
+    if request.version and all(r.target.variant.version not in (None, request.version) for r in rows):
         return Refusal(
             Reason.UNKNOWN_VERSION,
             f"Request for unknown model: '{name}' version {shown(request.version)} is not found",
         )
     allowed = [c for row, c in zip(rows, candidates, strict=True) if not row.facts.refused_by]
     if not allowed:
-        by = quoted([c.name for c in classes])
-        return Refusal(Reason.PRIVACY, f"No endpoint of model '{name}' is in a place that {by} allow")
+        verb = "allows" if len(names) == 1 else "allow"
+        return Refusal(
+            Reason.PRIVACY, f"No endpoint of model '{name}' is in a place that {quoted(names)} {verb}"
+        )
     firsts = "; ".join(
         f"{c.variant.endpoint} ({c.reasons[0].rule}): {c.reasons[0].detail}" for c in candidates
     )
@@ -201,19 +207,19 @@ def _decision(
     snapshot: Snapshot,
     request: Request,
     origin: Origin,
-    classes: Sequence[PrivacyClass],
+    names: tuple[str, ...],
     model: Model | None,
+    refusal: Refusal | None,
     policy: str = "",
     candidates: tuple[Candidate, ...] = (),
     plan: tuple[Candidate, ...] = (),
-    refusal: Refusal | None = None,
 ) -> Decision:
     return Decision(
         id=request.decision_id,
         wall_time=request.wall_time,
         model=shown(request.model),
         version=shown(request.version),
-        privacy=tuple(c.name for c in classes),
+        privacy=names,
         policy=policy,
         revision=snapshot.revision,
         candidates=candidates,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 from gateway.core.config import Config, ModelConfig, PolicyConfig, Price, Relax, VariantConfig
 from gateway.core.decision import VariantKey
-from gateway.core.place import Place, PrivacyClass
+from gateway.core.place import Origin, Place, PrivacyClass
 from gateway.core.request import Options
 from gateway.policy.match import CompiledPolicy, compile_policies
-from gateway.policy.privacy import compile_classes
+from gateway.policy.privacy import compile_classes, refusing
+from gateway.policy.require import Rule, requirements
 from gateway.routing.predict import key_of
 from gateway.routing.score import shares
 
@@ -28,22 +30,41 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Model:
+    """`privacy` is the name of its class."""
+
     config: ModelConfig
-    privacy: PrivacyClass
+    privacy: str
     targets: tuple[Target, ...]
+
+    def classes(self, options: Options) -> tuple[str, ...]:
+        """The classes that apply, each once: the model's, then the caller's."""
+        if options.privacy is None or options.privacy == self.privacy:
+            return (self.privacy,)
+        return (self.privacy, options.privacy)
 
 
 @dataclass(frozen=True, slots=True)
-class Scoring:
-    """What of a policy the candidates are weighed with: the scorers' shares, what may be relaxed."""
+class Terms:
+    """A policy as it is applied: the requirements it sets, which may be relaxed in which order, and
+    the scorers' shares."""
 
-    shares: tuple[tuple[str, float], ...]
+    requirements: tuple[tuple[str, Rule], ...]
     relax: tuple[str, ...]
+    shares: tuple[tuple[str, float], ...]
+
+
+class Wall(NamedTuple):
+    """What a set of classes says to every place of a configuration, for one origin: the names of
+    the classes that forbid it, () where it is allowed."""
+
+    gateway: tuple[str, ...]
+    endpoints: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """`places` are the endpoints' by name."""
+    """`places` are the endpoints' by name. `walls` grows on demand and is bounded by itself: its
+    keys are configured classes and the few origins that the gateway's own place allows."""
 
     gateway: Place
     buffer_bytes: int
@@ -52,19 +73,29 @@ class Compiled:
     models: Mapping[str, Model]
     policies: tuple[CompiledPolicy, ...]
     by_name: Mapping[str, PolicyConfig]
-    scoring: Mapping[str, Scoring]
+    terms: Mapping[str, Terms]
+    walls: dict[tuple[tuple[str, ...], str | None, str | None], Wall] = field(
+        default_factory=dict[tuple[tuple[str, ...], str | None, str | None], Wall], compare=False
+    )
 
-    def class_named(self, name: str) -> PrivacyClass:
-        """A class that is not there (any more) allows nothing."""
-        return self.classes.get(name) or PrivacyClass(name, ())
+    def wall(self, names: tuple[str, ...], origin: Origin) -> Wall:
+        """The privacy wall for a request with all these classes. Everything that asks where data may
+        go asks here. A class that is not there (any more) allows nothing. Raises ValueError without
+        classes: that is not a question of privacy."""
+        key = (names, origin.site, origin.device)
+        wall = self.walls.get(key)
+        if wall is None:
+            if not names:
+                raise ValueError("a privacy wall needs at least one class")
+            classes = self.classes_named(names)
+            wall = self.walls[key] = Wall(
+                refusing(classes, self.gateway, origin),
+                {name: refusing(classes, place, origin) for name, place in self.places.items()},
+            )
+        return wall
 
-    def classes_of(self, options: Options, model: Model | None) -> tuple[PrivacyClass, ...]:
-        """The classes that apply, each once: the model's, then the caller's. The caller's class
-        must exist. Empty only where neither is known."""
-        found = () if model is None else (model.privacy,)
-        if options.privacy is not None and all(c.name != options.privacy for c in found):
-            found = (*found, self.class_named(options.privacy))
-        return found
+    def classes_named(self, names: tuple[str, ...]) -> tuple[PrivacyClass, ...]:
+        return tuple(self.classes.get(name) or PrivacyClass(name, ()) for name in names)
 
 
 class _Same:
@@ -90,15 +121,13 @@ def compiled(config: Config) -> Compiled:
 @lru_cache(maxsize=8)
 def _compile(same: _Same) -> Compiled:
     config = same.config
-    classes = compile_classes(config)
     endpoints = {e.name: e for e in config.endpoints}
     places = {name: e.location.place for name, e in endpoints.items()}
 
     def model(m: ModelConfig) -> Model:
-        name = config.privacy.default if m.privacy is None else m.privacy
         return Model(
             m,
-            classes.get(name) or PrivacyClass(name, ()),
+            config.privacy.default if m.privacy is None else m.privacy,
             tuple(
                 Target(v, key_of(m, v), places[v.endpoint], endpoints[v.endpoint].price) for v in m.variants
             ),
@@ -107,14 +136,16 @@ def _compile(same: _Same) -> Compiled:
     return Compiled(
         gateway=config.gateway.location.place,
         buffer_bytes=int(config.gateway.limits.buffer_mb * 2**20),
-        classes=classes,
+        classes=compile_classes(config),
         places=places,
         models={m.name: model(m) for m in config.models},
         policies=compile_policies(config.policies),
         by_name={p.name: p for p in config.policies},
-        scoring={
-            p.name: Scoring(
-                shares(p.weights), p.on_no_candidate.relax if isinstance(p.on_no_candidate, Relax) else ()
+        terms={
+            p.name: Terms(
+                requirements(p.require),
+                p.on_no_candidate.relax if isinstance(p.on_no_candidate, Relax) else (),
+                shares(p.weights),
             )
             for p in config.policies
         },

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import httpx
@@ -62,9 +62,9 @@ class Tally:
         return statistics.mean(costs) * 1000 if costs else None
 
 
-def infer_request(pixels: np.ndarray) -> service_pb2.ModelInferRequest:
-    """`pixels`: FP32 [N, 64], each 0..1."""
-    request = service_pb2.ModelInferRequest(model_name="digits")
+def infer_request(pixels: np.ndarray) -> Any:
+    """A ModelInferRequest. `pixels`: FP32 [N, 64], each 0..1."""
+    request = cast("Any", service_pb2).ModelInferRequest(model_name="digits")
     tensor = request.inputs.add(name="pixels", datatype="FP32")
     tensor.shape.extend(pixels.shape)
     request.raw_input_contents.append(np.ascontiguousarray(pixels, np.float32).tobytes())
@@ -90,7 +90,8 @@ class Caller:
             reply, call = self._stub.ModelInfer.with_call(
                 infer_request(pixels), timeout=DEADLINE_S, metadata=tuple(options.items())
             )
-        except grpc.RpcError as error:
+        except grpc.RpcError as raised:
+            error = cast("grpc.Call", raised)
             elapsed_ms = (time.perf_counter() - started) * 1000
             headers = _text(error.initial_metadata())
             return Answer(

@@ -12,7 +12,7 @@ from typing import Any
 
 import ray
 from ray import serve
-from ray.serve.config import HTTPOptions
+from ray.serve.config import HTTPOptions, ProxyLocation
 from ray.serve.schema import LoggingConfig
 
 from gateway.serve.control import APP, DATA_PLANE, Control
@@ -31,8 +31,9 @@ class StartError(RuntimeError):
 def running(settings: ReplicaSettings, source: str) -> Iterator[dict[str, Any]]:
     """Run the gateway; yields what it serves: `{"http": "IP:PORT", "grpc": ..., "metrics": ..., "pids": {...}}`.
 
-    On leaving, requests in flight are finished (at most `settings.drain_s`), then Ray is stopped.
-    Joins the cluster that RAY_ADDRESS names, else starts one of its own. Raises StartError.
+    Joins the cluster that RAY_ADDRESS names, else starts one of its own. On leaving, requests in
+    flight are finished (at most `settings.drain_s`); then the own Ray is stopped as a whole, or the
+    gateway's application is taken off the cluster. Raises StartError.
     """
     settings = replace(settings, listen=_resolved(settings.listen))
     address = os.environ.get("RAY_ADDRESS")
@@ -57,13 +58,14 @@ def running(settings: ReplicaSettings, source: str) -> Iterator[dict[str, Any]]:
         yield {**described, "pids": {"data_plane": [pid]}}
         handle.drain.remote().result(timeout_s=settings.drain_s + STOP_MARGIN_S)
     finally:
-        serve.shutdown()
+        if address is not None:
+            serve.delete(APP)
         ray.shutdown()
 
 
 def _deploy(settings: ReplicaSettings, source: str) -> Any:
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
-    serve.start(http_options=HTTPOptions(location="NoServer"), logging_config=quiet)
+    serve.start(http_options=HTTPOptions(location=ProxyLocation.Disabled), logging_config=quiet)
     control = serve.deployment(
         name="Control",
         num_replicas=1,

@@ -10,8 +10,9 @@ slips past this.
 from __future__ import annotations
 
 import os
+from typing import Any
 
-from ray.serve._private import replica as serve_replica
+from ray.serve._private import replica
 
 from gateway.serve.environment import LOOPBACK_SWITCH
 
@@ -20,9 +21,10 @@ def bind_replica_to_loopback() -> None:
     """In a replica, before Serve has opened its server: bind that to loopback, if this Ray is there."""
     if os.environ.get(LOOPBACK_SWITCH) != "0":
         return
-    bind = serve_replica.add_port_to_grpc_server
+    module: Any = replica
+    bind = module.add_port_to_grpc_server
 
     def on_loopback(server: object, address: str) -> int:
         return bind(server, address.replace("[::]", "127.0.0.1"))
 
-    serve_replica.add_port_to_grpc_server = on_loopback
+    module.add_port_to_grpc_server = on_loopback

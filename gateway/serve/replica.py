@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -17,6 +18,7 @@ from gateway.serve.settings import ReplicaSettings
 from oip.errors import OipError
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 
 class DataPlane:
@@ -41,8 +43,13 @@ class DataPlane:
         self._failure = ""
         try:
             asyncio.run_coroutine_threadsafe(self._runtime.start(), self._loop).result()
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, OipError) as error:
             self._failure = str(error)
+        except Exception as error:
+            logger.exception("the data plane did not start")
+            self._failure = (
+                f"the data plane did not start ({type(error).__name__}); Ray's replica log says where"
+            )
 
     async def describe(self) -> dict[str, Any]:
         """Addresses and process id, or `failure`: why nothing is served."""

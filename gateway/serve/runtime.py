@@ -6,16 +6,14 @@ import asyncio
 import contextlib
 import secrets
 import time
-from typing import Any
-
-import uvicorn
+from collections.abc import Callable
+from typing import Any, cast
 
 import gateway
-from gateway.core.call import Binding
+from gateway.core.config import EndpointConfig
 from gateway.core.plugins import discover
 from gateway.core.ports import Endpoint, Health
 from gateway.core.request import Options
-from gateway.frontends.codecs import GrpcCodec, HttpCodec
 from gateway.frontends.grpc_lane import GrpcLane
 from gateway.frontends.handlers import Handlers
 from gateway.frontends.http_lane import HttpLane
@@ -27,10 +25,10 @@ from gateway.pipeline.state import ReplicaState
 from gateway.routing.record import to_record
 from gateway.serve import views
 from gateway.serve.passage import OperatorCall, OperatorPassage
+from gateway.serve.scrape_listener import ScrapeListener
 from gateway.serve.settings import ReplicaSettings
 from gateway.store.profiles import ProfileStore
 from gateway.telemetry import Telemetry
-from gateway.telemetry.scrape import metrics_app
 from oip.errors import OipError
 from oip.reasons import Reason
 
@@ -64,7 +62,7 @@ class Runtime:
         self._telemetry.start()
         self._telemetry.metrics.config_revision(self._settings.revision)
         self._read_profiles()
-        kinds = discover("gateway.backends")
+        kinds = cast("dict[str, Callable[[EndpointConfig], Endpoint]]", discover("gateway.backends"))
         for declared in config.endpoints:
             self._endpoints[declared.name] = kinds[declared.kind](declared)
         for name, endpoint in self._endpoints.items():
@@ -83,12 +81,7 @@ class Runtime:
         self._director = Director(
             config, self._state, self._endpoints, dispatcher, self._records, self._telemetry
         )
-        handlers = Handlers(
-            self._director,
-            {Binding.GRPC: GrpcCodec(), Binding.HTTP: HttpCodec()},
-            name="tidegate",
-            version=gateway.__version__,
-        )
+        handlers = Handlers(self._director, name="tidegate", version=gateway.__version__)
         body_bytes = int(config.gateway.limits.max_body_mb * 2**20)
         self._grpc = GrpcLane(handlers, listen.grpc.host, listen.grpc.port, max_message_bytes=body_bytes)
         self._http = HttpLane(
@@ -98,19 +91,10 @@ class Runtime:
             listen.http.port,
             max_body_bytes=body_bytes,
         )
-        self._metrics = uvicorn.Server(
-            uvicorn.Config(
-                metrics_app(self._telemetry.metrics),
-                host=listen.metrics.host,
-                port=listen.metrics.port,
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-            )
-        )
+        self._scrape = ScrapeListener(self._telemetry.metrics, listen.metrics)
         await self._grpc.start()
         await self._http.start()
-        await _serve(self._metrics)
+        await self._scrape.start()
 
     def addresses(self) -> dict[str, str]:
         """Where the listeners are, as IP:PORT by name."""
@@ -127,7 +111,7 @@ class Runtime:
             self._housekeeping.cancel()
         await asyncio.gather(*(monitor.close() for monitor in self._monitors.values()))
         await asyncio.gather(*(endpoint.close() for endpoint in self._endpoints.values()))
-        await self._metrics.shutdown()
+        await self._scrape.close()
         await asyncio.to_thread(self._telemetry.shutdown)
 
     async def endpoints_view(self) -> list[dict[str, Any]]:
@@ -174,11 +158,3 @@ class Runtime:
             with contextlib.suppress(ValueError):  # a broken file keeps the figures there are
                 self._read_profiles()
             self._state.tick(time.monotonic())
-
-
-async def _serve(server: uvicorn.Server) -> None:
-    """Bind now, so that a taken address is an error here, and serve without signal handlers."""
-    server.config.load()
-    server.lifespan = server.config.lifespan_class(server.config)
-    sock = _bound(server.config.host, server.config.port)
-    await server.startup(sockets=[sock])

@@ -93,7 +93,7 @@ class FakeService:
             case "slow":
                 await self._wait()
             case "boom":
-                raise ValueError("quotes the payload: 42")
+                raise ValueError(f"quotes {request.raw_input_contents[0]!r}")
             case "gone":
                 raise AttemptError(
                     Reason.UNAVAILABLE,

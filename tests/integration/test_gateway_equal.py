@@ -138,7 +138,10 @@ def test_every_datatype_over_http_json(triton: TritonServer, gateway: Gateway, d
 def test_two_outputs_in_each_form(triton: TritonServer, gateway: Gateway, binary: bool):
     direct = over_http(f"127.0.0.1:{triton.http_port}", "simple", SIMPLE, binary, binary)
     assert_same_bits(over_http(gateway.http, "simple", SIMPLE, binary, binary), direct)
-    assert_same_bits(over_grpc(gateway.grpc, "simple", SIMPLE), over_grpc(f"127.0.0.1:{triton.grpc_port}", "simple", SIMPLE))
+    assert_same_bits(
+        over_grpc(gateway.grpc, "simple", SIMPLE),
+        over_grpc(f"127.0.0.1:{triton.grpc_port}", "simple", SIMPLE),
+    )
     assert direct["OUTPUT0"].tolist() == [[15] * 16]
 
 

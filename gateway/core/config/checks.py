@@ -65,7 +65,7 @@ def hint(word: str, known: Sequence[str]) -> str:
     close = did_you_mean(word, known)
     if close is not None:
         return f", did you mean {show(close)}?"
-    return f"; known here: {', '.join(show(name)[1:-1] for name in sorted(known))}" if known else ""
+    return f"; known here: {', '.join(show(name)[1:-1] for name in sorted(set(known)))}" if known else ""
 
 
 def matches_everything(match: object) -> bool:

@@ -16,11 +16,11 @@ from gateway.core.config.models import Config, EndpointConfig
 from gateway.core.config.problems import ConfigError, Finding, Loc, Problem
 from gateway.core.config.references import Hidden, Resolver, show
 from gateway.core.config.source import Source, position_at, scalar
-from gateway.core.config.wording import Worded, words
+from gateway.core.config.wording import words
 from gateway.core.plugins import discover
 
 MAX_BYTES = 2**20
-_NOT_TEXT = frozenset({"float_type", "int_type", "bool_type", "literal_error"})
+_NOT_TEXT = frozenset({"float_type", "int_type", "bool_type"})
 
 Kinds = Mapping[str, type[EndpointConfig]]
 M = TypeVar("M", bound=BaseModel)
@@ -84,48 +84,44 @@ def read(path: Path, kinds: Kinds, environ: Mapping[str, str]) -> Loaded:
 def parse(text: str, name: str, kinds: Kinds, environ: Mapping[str, str], base_dir: Path) -> Loaded:
     """As `parse_config`, with the positions. Raises ConfigError."""
     source = Source(name, text.removeprefix("\ufeff"), Resolver(environ, base_dir))
-    if not isinstance(source.data, dict):
+    if source.tree is None:
         raise ConfigError(source.problems)
-    data, findings = served.strip(cast("object", source.data))
-    root = cast("dict[str, object]", data)
+    root, findings = served.strip(source.tree)
     findings += checks.references(root)
     findings += checks.sense(root)
-    config, worded = _build(root, kinds, source)
+    config, objections = _build(root, kinds, source)
+    findings += objections
     problems = [*source.problems]
     problems += [source.at(finding) for finding in findings if not source.is_broken(finding.loc)]
-    for error in worded:
-        if not source.is_broken(error.loc):
-            position = source.at_key(error.loc) if error.at_key else source.at_value(error.loc)
-            problems.append(Problem(name, *position, error.message))
     if problems or config is None:
         raise ConfigError(problems)
     return Loaded(config, source)
 
 
-def _build(root: dict[str, object], kinds: Kinds, source: Source) -> tuple[Config | None, list[Worded]]:
+def _build(root: dict[str, object], kinds: Kinds, source: Source) -> tuple[Config | None, list[Finding]]:
     """The configuration, endpoints by their kinds' models, and what its models object to."""
     written = root.get("endpoints")
     if not isinstance(written, list) or not written:
         config, errors = _validate(Config, root, source, ())
         return config, list(_worded(errors, Config, source, ()))
-    worded: list[Worded] = []
+    objections: list[Finding] = []
     endpoints: list[EndpointConfig] = []
     for index, item in enumerate(cast("list[object]", written)):
-        endpoint, objections = _endpoint(item, ("endpoints", index), kinds, source)
-        worded += objections
+        endpoint, found = _endpoint(item, ("endpoints", index), kinds, source)
+        objections += found
         if endpoint is not None:
             endpoints.append(endpoint)
     config, errors = _validate(Config, {**root, "endpoints": endpoints}, source, ())
     # Names and references were asked of the text, where every endpoint still counts.
     ours = [e for e in errors if e["type"] != "references" and e["loc"] != ("endpoints",)]
-    return config, [*worded, *_worded(ours, Config, source, ())]
+    return config, [*objections, *_worded(ours, Config, source, ())]
 
 
 def _endpoint(
     item: object, loc: Loc, kinds: Kinds, source: Source
-) -> tuple[EndpointConfig | None, list[Worded]]:
+) -> tuple[EndpointConfig | None, list[Finding]]:
     if not isinstance(item, dict):
-        return None, [Worded(loc, f"an endpoint must be a mapping of keys to values, not {show(item)}")]
+        return None, [Finding(loc, f"an endpoint must be a mapping of keys to values, not {show(item)}")]
     keys = cast("dict[str, object]", item)
     kind = keys.get("kind")
     if isinstance(kind, str) and kind not in kinds:
@@ -133,7 +129,7 @@ def _endpoint(
             message = f"kind {show(kind)} is not served by this version"
         else:
             message = f"unknown kind {show(kind)}{checks.hint(kind, sorted(kinds))}"
-        return None, [Worded((*loc, "kind"), message)]
+        return None, [Finding((*loc, "kind"), message)]
     if isinstance(kind, str):
         model = kinds[kind]
     elif kinds:
@@ -147,7 +143,7 @@ def _endpoint(
 
 def _worded(
     errors: Sequence[ErrorDetails], model: type[BaseModel], source: Source, prefix: Loc
-) -> Iterator[Worded]:
+) -> Iterator[Finding]:
     return words(errors, model, prefix, source.get, source.masked)
 
 

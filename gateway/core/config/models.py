@@ -44,7 +44,9 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
-_PUBLIC = frozenset({"name", "kind", "endpoint", "model", "privacy", "default", "tier"})
+_PUBLIC = frozenset(
+    {"name", "kind", "endpoint", "model", "privacy", "default", "region", "site", "device", "currency"}
+)
 
 
 def _shown(key: str, value: object) -> object:
@@ -339,10 +341,16 @@ class Telemetry(Strict):
         return value
 
 
+def _one(value: object) -> object:
+    if type(value) is not int or value != 1:
+        raise PydanticCustomError("version", "version must be 1, the version of this file format")
+    return value
+
+
 class Config(Strict):
     """The whole file. Raises ValidationError when names repeat or a reference leads nowhere."""
 
-    version: Literal[1]
+    version: Annotated[Literal[1], BeforeValidator(_one, json_schema_input_type=Literal[1])]
     """Version of this file format."""
     currency: Annotated[str, Field(pattern=CURRENCY_PATTERN)] = "USD"
     """ISO 4217 code of every amount in the file."""

@@ -22,10 +22,12 @@ class Problem(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A mistake or a warning at a path, before the path is turned into a position."""
+    """A mistake or a warning at a path, before the path is turned into a position. `at_key`: it is
+    the key that is wrong, not its value."""
 
     loc: Loc
     message: str
+    at_key: bool = False
 
 
 class ConfigError(Exception):

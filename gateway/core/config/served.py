@@ -46,7 +46,7 @@ def neutral_values(name: str) -> tuple[object, ...] | None:
     return NOT_SERVED.get(name)
 
 
-def strip(data: object) -> tuple[object, list[Finding]]:
+def strip(data: dict[str, object]) -> tuple[dict[str, object], list[Finding]]:
     """A copy of the plain tree without the keys of the table, and a finding for each that asks for
     something. A key that the models declare stays, so that its type is checked too."""
     findings: list[Finding] = []
@@ -73,12 +73,11 @@ def strip(data: object) -> tuple[object, list[Finding]]:
                         )
                     )
             elif not any(type(item) is type(good) and item == good for good in neutral):
-                findings.append(
-                    Finding((*loc, key), f"{dotted} is not served by this version{_but(neutral)}")
-                )
+                message = f"{dotted} is not served by this version{_but(neutral)}"
+                findings.append(Finding((*loc, key), message, at_key=not neutral))
         return kept
 
-    return walk(data, (), ""), findings
+    return cast("dict[str, object]", walk(data, (), "")), findings
 
 
 def _but(neutral: tuple[object, ...]) -> str:

@@ -73,8 +73,8 @@ def position_at(text: str, index: int) -> Position:
 class Source:
     """One file, read.
 
-    `data` is the plain tree (None when there is none), `problems` what is wrong with the text
-    itself. A value that could not be read is None in `data`, and its path is in `broken`.
+    `tree` is the plain tree (None when there is none), `problems` what is wrong with the text
+    itself. A value that could not be read is None in it, and its path is in `broken`.
     """
 
     def __init__(self, name: str, text: str, resolver: Resolver) -> None:
@@ -85,7 +85,7 @@ class Source:
         self._keys: dict[Loc, Position] = {}
         self._values: dict[Loc, Position] = {}
         self._resolver = resolver
-        self.data: object = None
+        self.tree: dict[str, object] | None = None
         control = _CONTROL.search(text)
         if control:
             line, col = position_at(text, control.start())
@@ -95,26 +95,17 @@ class Source:
         try:
             self._document()
         except _Stop as stop:
-            self.data = None
+            self.tree = None
             self._add(stop.position, stop.message)
 
-    def at_value(self, loc: Loc) -> Position:
-        """Where the value at a path begins, or the nearest enclosing one's that exists."""
-        while loc and loc not in self._values:
-            loc = loc[:-1]
-        return self._values.get(loc, (1, 1))
-
-    def at_key(self, loc: Loc) -> Position:
-        """Where the key that ends a path stands."""
-        return self._keys.get(loc) or self.at_value(loc)
-
     def at(self, finding: Finding) -> Problem:
-        """A finding as a problem, at its value."""
-        return Problem(self.name, *self.at_value(finding.loc), finding.message)
+        """A finding as a problem, at its key or value."""
+        position = self._keys.get(finding.loc) if finding.at_key else None
+        return Problem(self.name, *(position or self._value_at(finding.loc)), finding.message)
 
     def get(self, loc: Loc) -> object:
         """The value at a path; None where there is none."""
-        value = self.data
+        value: object = self.tree
         for part in loc:
             if isinstance(value, dict):
                 value = cast("dict[str | int, object]", value).get(part)
@@ -136,6 +127,12 @@ class Source:
                 sentence = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", lambda _, h=hidden: h.shown, sentence)
         return sentence
 
+    def _value_at(self, loc: Loc) -> Position:
+        """Where the value at a path begins, or the nearest enclosing one's that exists."""
+        while loc and loc not in self._values:
+            loc = loc[:-1]
+        return self._values.get(loc, (1, 1))
+
     def _add(self, position: Position, message: str) -> None:
         self.problems.append(Problem(self.name, *position, message))
 
@@ -144,18 +141,20 @@ class Source:
 
     def _document(self) -> None:
         self._next()
-        start = self._next()
+        start: Any = self._next()
         if isinstance(start, StreamEndEvent):
             raise _Stop((1, 1), "the file is empty: begin with version: 1")
-        if isinstance(start, DocumentStartEvent) and start.version not in (None, (1, 2)):
+        if start.version not in (None, (1, 2)):
             self._add(_start(start), "only YAML 1.2 is read: remove the %YAML directive")
         root = self._next()
-        self.data = self._node(root, (), 0)
+        data = self._node(root, (), 0)
         self._next()
         after = self._next()
         if isinstance(after, DocumentStartEvent):
             raise _Stop(_start(after), "a second document begins here: keep one document in the file")
-        if not isinstance(self.data, dict) and not self.problems:
+        if isinstance(data, dict):
+            self.tree = cast("dict[str, object]", data)
+        elif not self.problems:
             raise _Stop(_start(root), "the file must be a mapping of sections: begin with version: 1")
 
     def _node(self, event: Any, loc: Loc, depth: int) -> object:
@@ -170,7 +169,7 @@ class Source:
             self._add(_start(event), f"tags are not read: remove {show(str(event.tag))}")
             self.broken.add(loc)
         if isinstance(event, ScalarEvent):
-            return self._scalar(event, loc)
+            return self._scalar(cast("Any", event), loc)
         if depth >= MAX_DEPTH:
             raise _Stop(_start(event), f"nested deeper than {MAX_DEPTH} levels: nothing here is that deep")
         if isinstance(event, SequenceStartEvent):
@@ -205,7 +204,7 @@ class Source:
                 self._skip(event)
                 self._skip(self._next())
                 continue
-            key = str(event.value)
+            key = str(cast("Any", event).value)
             here = (*loc, key)
             if key == "<<":
                 self._add(_start(event), "merge keys are not read: write the keys out")
@@ -217,6 +216,9 @@ class Source:
             else:
                 self._keys[here] = _start(event)
                 mapping[key] = self._node(self._next(), here, depth + 1)
+                if mapping[key] is None and self._values[here][0] > self._keys[here][0]:
+                    # Nothing written: the parser puts it where the next thing begins.
+                    self._values[here] = self._keys[here]
         return mapping
 
     def _skip(self, event: Any) -> None:
@@ -254,7 +256,7 @@ def _events(text: str) -> Iterator[object]:
         except StopIteration:
             return
         except MarkedYAMLError as error:
-            _not_yaml(error, last)
+            _not_yaml(error, last, text)
         # The parser lets bare errors through, e.g. OverflowError for an escape beyond Unicode.
         except Exception:
             raise _Stop(last, "not valid YAML: look at the value that begins here or just after") from None
@@ -262,10 +264,12 @@ def _events(text: str) -> Iterator[object]:
         yield event
 
 
-def _not_yaml(error: Any, last: Position) -> NoReturn:
+def _not_yaml(error: Any, last: Position, text: str) -> NoReturn:
     mark = error.problem_mark or error.context_mark
     position = (mark.line + 1, mark.column + 1) if mark else last
     problem = str(error.problem or error.context or "unreadable").splitlines()[0]
     if "'\\t'" in problem:
         raise _Stop(position, "a tab cannot indent YAML: use spaces") from None
+    if mark and text[mark.index - 1 : mark.index + 1] == "${":
+        raise _Stop((position[0], position[1] - 1), "inside {} and [] put ${...} in quotes") from None
     raise _Stop(position, f"not valid YAML: {problem}") from None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from gateway.core.config.checks import did_you_mean, hint
 from gateway.core.config.models import CURRENCY_PATTERN, NAME_PATTERN, VERSION_PATTERN
-from gateway.core.config.problems import Loc
+from gateway.core.config.problems import Finding, Loc
 from gateway.core.config.references import Hidden, show
 
 _UNITS = {
@@ -33,21 +33,13 @@ _PATTERNS = {
 }
 
 
-class Worded(NamedTuple):
-    """An error in words. `at_key`: it is the key that is wrong, not its value."""
-
-    loc: Loc
-    message: str
-    at_key: bool = False
-
-
 def words(
     errors: Sequence[ErrorDetails],
     root: type[BaseModel],
     prefix: Loc,
     get: Callable[[Loc], object],
     masked: Callable[[str], str],
-) -> Iterator[Worded]:
+) -> Iterator[Finding]:
     """Every error of validating `root` at `prefix`. `get` returns the value as written, `masked`
     hides what references stand for in a sentence that is not ours.
 
@@ -64,20 +56,22 @@ def words(
             close = did_you_mean(word, known)
             if close is not None:
                 meant.add((*loc[:-1], close))
-            yield Worded(loc, f"unknown key {show(word)}{hint(word, known)}", at_key=True)
+            yield Finding(loc, f"unknown key {show(word)}{hint(word, known)}", at_key=True)
         elif error["type"] == "missing":
             missing.append(loc)
+        elif error["type"] == "too_short" and get(loc):
+            continue  # Its entries are there, and are wrong themselves.
         else:
             at_key = error["loc"][-1:] == ("[key]",)
             value = loc[-1] if at_key else get(loc)
-            yield Worded(
+            yield Finding(
                 loc,
                 _sentence(error, loc, value) or masked(error["msg"].removeprefix("Value error, ")),
                 at_key,
             )
     for loc in missing:
         if loc not in meant:
-            yield Worded(loc[:-1], f"key {show(loc[-1])} is missing from {_where(loc[:-1])}: add it")
+            yield Finding(loc[:-1], f"key {show(loc[-1])} is missing from {_where(loc[:-1])}: add it")
 
 
 def known_keys(root: type[BaseModel], loc: Loc) -> list[str]:

@@ -33,13 +33,15 @@ class Scorer(Protocol):
         ...
 
 
-def against_best(values: Sequence[float | None], unknown: Sequence[float]) -> list[float]:
-    """best / own for each value, 1 for the best and for 0; where a value is None, that `unknown`.
+def against_best(values: Sequence[float | None], views: Sequence[View]) -> list[float]:
+    """best / own for each view's value: 1 for the best and for 0; where it is not known, 1 while the
+    candidate is probed and 0 otherwise.
 
     A place that is free (or takes no time) makes every other one's score 0.
     """
-    best = min((v for v in values if v is not None), default=0.0)
+    known = [value for value in values if value is not None]
+    best = min(known) if known else 0.0
     return [
-        other if value is None else best / value if value > 0 else 1.0
-        for value, other in zip(values, unknown, strict=True)
+        (1.0 if view.probing else 0.0) if value is None else best / value if value > 0 else 1.0
+        for value, view in zip(values, views, strict=True)
     ]

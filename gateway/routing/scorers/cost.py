@@ -15,4 +15,4 @@ class CostScorer:
     kind: ClassVar[str] = "cost"
 
     def score(self, views: Sequence[View]) -> list[float]:
-        return against_best([v.cost for v in views], [1.0 if v.probing else 0.0 for v in views])
+        return against_best([v.cost for v in views], views)

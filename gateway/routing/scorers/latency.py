@@ -14,7 +14,4 @@ class LatencyScorer:
     kind: ClassVar[str] = "latency"
 
     def score(self, views: Sequence[View]) -> list[float]:
-        return against_best(
-            [None if v.probing else v.latency_p50_ms for v in views],
-            [1.0 if v.probing else 0.0 for v in views],
-        )
+        return against_best([None if v.probing else v.latency_p50_ms for v in views], views)

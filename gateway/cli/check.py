@@ -1,0 +1,98 @@
+"""`tidegate check`: is this file good, and what follows from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from gateway.cli.advice import Matrix
+    from gateway.core.config.problems import Problem
+
+BACKENDS = "gateway.backends"
+
+
+def check(
+    file: Annotated[Path, typer.Argument(help="the configuration file")],
+    matrix: Annotated[bool, typer.Option("--matrix", help="print which privacy class may go where")] = False,
+    live: Annotated[bool, typer.Option("--live", help="also ask the endpoints; not served yet")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the outcome as JSON")] = False,
+) -> None:
+    """Validate a configuration file; errors as FILE:line:col: message, exit 2."""
+    from gateway.cli.common import fail
+
+    if live:
+        fail("check --live is not served by this version: leave it out", 2)
+    from gateway.cli.advice import matrix_of, warnings_of
+    from gateway.core.config.load import kinds_in, read, revision_of
+    from gateway.core.config.problems import ConfigError
+
+    try:
+        loaded = read(file, kinds_in(BACKENDS), os.environ)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        if as_json:
+            _print_json({"ok": False, "problems": [_plain(p) for p in error.problems]})
+        raise typer.Exit(2) from None
+    config = loaded.config
+    warnings = sorted(loaded.at(finding) for finding in warnings_of(config))
+    for warning in warnings:
+        print(warning._replace(message=f"warning: {warning.message}"), file=sys.stderr)
+    revision = revision_of(config)
+    table = matrix_of(config)
+    if as_json:
+        outcome: dict[str, Any] = {
+            "ok": True,
+            "revision": revision,
+            "warnings": [_plain(w) for w in warnings],
+        }
+        if matrix:
+            outcome["matrix"] = {
+                name: dict(zip(table.places, row, strict=True)) for name, row in table.rows.items()
+            }
+        _print_json(outcome)
+        return
+    counts = (
+        (len(config.endpoints), "endpoint", "endpoints"),
+        (len(config.models), "model", "models"),
+        (len(config.privacy.classes), "privacy class", "privacy classes"),
+        (len(config.policies), "policy", "policies"),
+    )
+    print(
+        f"ok: {', '.join(f'{n} {one if n == 1 else many}' for n, one, many in counts)}; revision {revision}"
+    )
+    if matrix:
+        _print_matrix(table)
+
+
+def _plain(problem: Problem) -> dict[str, Any]:
+    return problem._asdict()
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def _print_matrix(matrix: Matrix) -> None:
+    gateway, *endpoints = matrix.places
+    heads = ["class", f"{gateway} (gateway)", *endpoints]
+    rows = [[name, *("yes" if can else "no" for can in row)] for name, row in matrix.rows.items()]
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table()
+        for head in heads:
+            table.add_column(head, overflow="fold")
+        for row in rows:
+            table.add_row(row[0], *(f"[{'green' if cell == 'yes' else 'red'}]{cell}[/]" for cell in row[1:]))
+        Console().print(table)
+        return
+    widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
+    for row in [heads, *rows]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,0 +1,79 @@
+"""A request's body over ASGI: taken from the connection only when it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from gateway.core.call import Metadata
+from gateway.core.errors import Refusal
+from oip.reasons import Reason
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+class HttpBody:
+    """The body of one request, at most `max_bytes` of it.
+
+    `idle_s` bounds each wait for more of it, not the whole.
+    """
+
+    def __init__(self, receive: Receive, headers: Metadata, *, max_bytes: int, idle_s: float) -> None:
+        self._receive = receive
+        self._headers = headers
+        self._max_bytes = max_bytes
+        self._idle_s = idle_s
+        self._taken = asyncio.Event()
+
+    async def read(self) -> bytes:
+        """The whole body. Raises Refusal: UNSUPPORTED_CODING and TOO_LARGE before anything is read
+        where the headers say so, TOO_LARGE, BODY_TIMEOUT, and CANCELLED when the caller left."""
+        self._check_headers()
+        chunks: list[bytes] = []
+        size = 0
+        more = True
+        while more:
+            message = await self._next()
+            if message["type"] == "http.disconnect":
+                raise Refusal(Reason.CANCELLED, "the connection closed before the body was complete")
+            chunk: bytes = message.get("body", b"")
+            size += len(chunk)
+            if size > self._max_bytes:
+                self._too_large()
+            chunks.append(chunk)
+            more = message.get("more_body", False)
+        self._taken.set()
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def skip(self) -> None:
+        """Nobody will read the body, and all of it has arrived."""
+        self._taken.set()
+
+    async def caller_left(self) -> None:
+        """Returns when the connection ends after the body was read or skipped."""
+        await self._taken.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    def _check_headers(self) -> None:
+        for key, value in self._headers:
+            if key == "content-encoding" and value.lower() not in ("", "identity"):
+                raise Refusal(
+                    Reason.UNSUPPORTED_CODING,
+                    "compressed bodies are not served by this version: send it without Content-Encoding",
+                )
+            if key == "content-length" and int(value) > self._max_bytes:
+                self._too_large()
+
+    def _too_large(self) -> None:
+        raise Refusal(Reason.TOO_LARGE, f"the body is larger than the limit of {self._max_bytes} bytes")
+
+    async def _next(self) -> MutableMapping[str, Any]:
+        try:
+            async with asyncio.timeout(self._idle_s):
+                return await self._receive()
+        except TimeoutError:
+            raise Refusal(
+                Reason.BODY_TIMEOUT, f"no more of the body arrived for {self._idle_s:g} s"
+            ) from None

@@ -1,0 +1,39 @@
+"""The listener that Prometheus scrapes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import uvicorn
+
+from gateway.serve.settings import Address
+from gateway.telemetry import Metrics, metrics_app
+
+
+class ScrapeListener:
+    """Serves one replica's metrics on one address, on the loop that starts it."""
+
+    def __init__(self, metrics: Metrics, address: Address) -> None:
+        self._address = address
+        config = uvicorn.Config(metrics_app(metrics), lifespan="off", log_config=None, access_log=False)
+        config.load()
+        self._server = uvicorn.Server(config)
+        self._server.lifespan = config.lifespan_class(config)
+        self._ticker: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Raises OSError when the address cannot be listened on."""
+        try:
+            family = socket.AF_INET6 if ":" in self._address.host else socket.AF_INET
+            listener = socket.create_server(self._address, family=family)
+        except OSError as error:
+            raise OSError(f"metrics: cannot listen on {self._address}: {error.strerror}") from None
+        await self._server.startup(sockets=[listener])
+        self._ticker = asyncio.create_task(self._server.main_loop())
+
+    async def close(self) -> None:
+        if self._ticker is not None:
+            self._server.should_exit = True
+            await self._ticker
+            await self._server.shutdown()
