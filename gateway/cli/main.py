@@ -22,8 +22,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (up, demo, check, route):
-    app.command()(command)
+app.command("up")(up)
+app.command("demo")(demo)
+app.command("check")(check)
+app.command("route")(route)
 
 
 def _print_version(asked: bool) -> None:
@@ -42,7 +44,8 @@ def _root(  # pyright: ignore[reportUnusedFunction]
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line and return its exit status; errors are on stderr by then."""
+    """Run one command line and return its exit status; errors are on stderr by then. A command may
+    also end by SystemExit."""
     try:
         status = app(args=arguments, prog_name="tidegate", standalone_mode=False)
         sys.stdout.flush()

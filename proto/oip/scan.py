@@ -9,7 +9,8 @@ model name, version, id and parameter keys. Where parsers could differ, or where
 quietly let a later field win, the message is refused instead:
 
 - a singular field that occurs twice, and a map key that occurs twice;
-- a known field with another wire type (protobuf would treat it as unknown);
+- a known field with another wire type (protobuf would treat it as unknown), and an unknown field in
+  a map's entry (some parsers then keep the key, some do not);
 - tags of more than 32 bits or five bytes (some parsers drop the high bits, which turns such a tag
   into another field's), lengths of more than 31 bits or five bytes, field number 0, groups.
 
@@ -218,10 +219,8 @@ def _entry_key(body: bytes, low: int, high: int, budget: list[int]) -> str:
     key = ""
     seen: set[int] = set()
     for number, wire, _, inner_low, inner_high in _fields(body, low, high, budget):
-        if number > 2:
-            continue
-        if wire != _LEN:
-            raise _Broken(f"field {number} of a parameter has wire type {wire}")
+        if number > 2 or wire != _LEN:
+            raise _Broken(f"a parameter has a field {number} of wire type {wire}")
         if number in seen:
             raise _Broken(f"the {'key' if number == 1 else 'value'} of a parameter occurs twice")
         seen.add(number)

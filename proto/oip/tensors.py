@@ -192,12 +192,17 @@ def _flat(shape: Sequence[int], data: object, where: str) -> list[object]:
         return [data]
     level = cast("list[object]", data)
     if list in set(map(type, level)):
-        level = [data]
+        level = [cast(object, data)]
         for dim in shape:
-            rows = [cast("list[object]", row) for row in level if isinstance(row, list)]
-            if len(rows) != len(level) or any(len(row) != dim for row in rows):
-                _refuse(where, f"has data that is neither flat nor nested as its shape {list(shape)} says")
+            if any(type(row) is not list for row in level):
+                break
+            rows = cast("list[list[object]]", level)
+            if any(len(row) != dim for row in rows):
+                break
             level = list(chain.from_iterable(rows))
+        else:
+            return level
+        _refuse(where, f"has data that is neither flat nor nested as its shape {list(shape)} says")
     if len(level) != count:
         _refuse(where, f"has {len(level)} values of data, but its shape {list(shape)} takes {count}")
     return level
