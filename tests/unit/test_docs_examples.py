@@ -37,7 +37,9 @@ def blocks(language: str) -> list[tuple[str, str]]:
 
 
 def load(text: str) -> Config:
-    return parse_config(text, "example.yaml", kinds_in(BACKENDS), {}, ROOT)
+    """Every environment variable that the text names is set, to something that fits anywhere."""
+    environ = dict.fromkeys(re.findall(r"\$\{env:(\w+)\}", text), "1")
+    return parse_config(text, "example.yaml", kinds_in(BACKENDS), environ, ROOT)
 
 
 def policy_file() -> str:
