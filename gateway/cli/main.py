@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from importlib.metadata import version as version_of
 from typing import Annotated
 
 import typer
@@ -30,7 +29,9 @@ app.command("route")(route)
 
 def _print_version(asked: bool) -> None:
     if asked:
-        print(f"tidegate {version_of('tidegate')}")
+        from importlib.metadata import version
+
+        print(f"tidegate {version('tidegate')}")
         raise typer.Exit
 
 
