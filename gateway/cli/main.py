@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from gateway.cli.bench import bench
 from gateway.cli.check import check
 from gateway.cli.demo import demo
 from gateway.cli.route import route
@@ -24,6 +25,7 @@ app = typer.Typer(
 app.command("up")(up)
 app.command("demo")(demo)
 app.command("check")(check)
+app.command("bench")(bench)
 app.command("route")(route)
 
 
