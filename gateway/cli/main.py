@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from importlib.metadata import version as version_of
 from typing import Annotated
 
 import typer
 
+from gateway.cli.bench import bench
 from gateway.cli.check import check
 from gateway.cli.demo import demo
 from gateway.cli.route import route
@@ -25,12 +25,15 @@ app = typer.Typer(
 app.command("up")(up)
 app.command("demo")(demo)
 app.command("check")(check)
+app.command("bench")(bench)
 app.command("route")(route)
 
 
 def _print_version(asked: bool) -> None:
     if asked:
-        print(f"tidegate {version_of('tidegate')}")
+        from importlib.metadata import version
+
+        print(f"tidegate {version('tidegate')}")
         raise typer.Exit
 
 

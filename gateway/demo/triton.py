@@ -1,21 +1,14 @@
 """A real Triton server on this machine, without Docker, from the nvidia-pytriton wheel.
 
 The wheel carries the `tritonserver` binary, its libraries and the Python backend. What it leaves to
-the caller: a backend folder with the stub of *this* Python, the library path, an environment first
-on PATH from which models import, and NumPy below 2 (with 2 this backend answers with empty tensors).
-
-Errors:
-TritonError        the server did not start, or ended before it was ready
-└── TritonMissing  this environment cannot run one at all (no wheel, wrong NumPy, no libpython)
+the caller is in `triton_installation`; the process that ties a server to its launcher is
+`triton_keeper`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes.util
 import http.client
-import importlib.metadata
-import importlib.util
 import json
 import os
 import random
@@ -24,7 +17,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -33,17 +25,13 @@ from types import TracebackType
 from typing import NamedTuple, Self
 from urllib.parse import urlsplit
 
+from gateway.demo.triton_installation import Installation, TritonError, TritonMissing, find_installation
+
 HOST = "127.0.0.1"
+__all__ = ["HOST", "Ports", "TritonError", "TritonMissing", "TritonServer", "trace_args"]
+
 PORT_ATTEMPTS = 4
 KEEPER = Path(__file__).with_name("triton_keeper.py")
-
-
-class TritonError(RuntimeError):
-    """The server did not become ready. The message says why, with the end of its log."""
-
-
-class TritonMissing(TritonError):
-    """This environment cannot run a Triton. The message says what to install."""
 
 
 class Ports(NamedTuple):
@@ -97,6 +85,7 @@ class TritonServer:
         """
         if self._keeper is not None and self._keeper.poll() is None:
             raise RuntimeError("this Triton runs already")
+        self._close_keeper()  # of a server that ended by itself
         deadline = time.monotonic() + timeout_s
         installation = find_installation()
         keep = self._ports is not None or 0 not in self._asked
@@ -266,60 +255,6 @@ class _PortTaken(TritonError):
     """A port was taken between its choice and the server's bind."""
 
 
-class Installation(NamedTuple):
-    """Where this environment's tritonserver is. `root` is the wheel's `pytriton/tritonserver`."""
-
-    root: Path
-    libraries: Path
-
-    def binary(self, work: Path) -> Path:
-        """The executable; a copy when the installer dropped its mode bit."""
-        binary = self.root / "bin" / "tritonserver"
-        return binary if os.access(binary, os.X_OK) else _executable_copy(binary, work / "tritonserver")
-
-    def backends(self, work: Path) -> Path:
-        """A backend folder below `work` whose Python backend runs models in this very Python."""
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        stub = self.root / "python_backend_stubs" / version / "triton_python_backend_stub"
-        if not stub.is_file():
-            raise TritonMissing(f"the nvidia-pytriton wheel has no Python backend stub for Python {version}")
-        target = work / "backends"
-        shutil.copytree(self.root / "backends" / "python", target / "python")
-        _executable_copy(stub, target / "python" / stub.name)
-        return target
-
-    def environment(self) -> dict[str, str]:
-        """This process's environment with the server's libraries and this Python in front."""
-        env = {k: v for k, v in os.environ.items() if k not in ("PYTHONHOME", "PYTHONPATH")}
-        libdir = sysconfig.get_config_var("LIBDIR") or ""
-        paths = [str(self.libraries), libdir, env.get("LD_LIBRARY_PATH", "")]
-        env["LD_LIBRARY_PATH"] = os.pathsep.join(p for p in paths if p)
-        env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
-        return env
-
-
-def find_installation() -> Installation:
-    """The Triton of this environment. Raises TritonMissing, saying what to install."""
-    spec = importlib.util.find_spec("pytriton")
-    site = Path(spec.origin).parent.parent if spec is not None and spec.origin is not None else None
-    if site is None or not (site / "pytriton/tritonserver/bin/tritonserver").is_file():
-        raise TritonMissing("no tritonserver in this environment: pip install 'tidegate[demo]'")
-    try:
-        numpy = importlib.metadata.version("numpy")
-    except importlib.metadata.PackageNotFoundError:
-        raise TritonMissing("no NumPy in this environment: pip install 'numpy<2'") from None
-    if int(numpy.split(".")[0]) >= 2:
-        raise TritonMissing(
-            f"NumPy {numpy}: this Triton's models would answer with empty tensors; pip install 'numpy<2'"
-        )
-    library = sysconfig.get_config_var("INSTSONAME") or ""
-    beside = Path(sysconfig.get_config_var("LIBDIR") or "", library)
-    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    if not (".so" in library and beside.is_file()) and ctypes.util.find_library(name) is None:
-        raise TritonMissing(f"no shared library lib{name}.so: use a Python built with --enable-shared")
-    return Installation(site / "pytriton" / "tritonserver", site / "nvidia_pytriton.libs")
-
-
 def trace_args(traces_url: str, *, service: str = "triton") -> list[str]:
     """Arguments that make the server export a span tree of every request to an OTLP/HTTP receiver.
 
@@ -336,12 +271,6 @@ def trace_args(traces_url: str, *, service: str = "triton") -> list[str]:
         f"opentelemetry,resource=service.name={service}",
     ]
     return [f"--trace-config={setting}" for setting in settings]
-
-
-def _executable_copy(source: Path, target: Path) -> Path:
-    shutil.copyfile(source, target)
-    target.chmod(0o755)
-    return target
 
 
 def _free_ports(asked: Ports) -> Ports:
@@ -376,17 +305,18 @@ def _listens(pid: int, ports: Ports) -> bool:
     An answer on a port is no proof: it may come from another server that took it first, and this
     one takes a moment to give up.
     """
-    listening: dict[int, str] = {}
+    listening: dict[int, set[str]] = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):  # gRPC listens on mapped IPv4 addresses
         for fields in map(str.split, Path(table).read_text().splitlines()[1:]):
             if fields[3] == "0A":
-                listening[int(fields[1].rpartition(":")[2], 16)] = f"socket:[{fields[9]}]"
+                port = int(fields[1].rpartition(":")[2], 16)
+                listening.setdefault(port, set()).add(f"socket:[{fields[9]}]")
     own: set[str] = set()
     with contextlib.suppress(OSError):
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
                 own.add(os.readlink(descriptor))
-    return all(listening.get(port) in own for port in ports)
+    return all(own & listening.get(port, set()) for port in ports)
 
 
 def _answers(port: int, path: str) -> bool:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from tests.bench.workload import PAYLOADS
 INFLIGHT = (1, 8, 32)
 PROTOCOLS = ("grpc", "http")
 PEER = "ray-serve-proxy"
+BAR = 16
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def table(rows: Sequence[Row], backend: str) -> Table:
         shown.add_column(name)
     for name in ("req/s", "p50 ms", "p99 ms", "CPU us", "bad", "p50 - direct", f"CPU : {PEER}"):
         shown.add_column(name, justify="right")
-    shown.add_column("CPU us, to scale")
+    shown.add_column("CPU us, to scale", min_width=BAR, no_wrap=True)
     most = max((row.cpu_us or 0 for row in rows), default=0)
     for key, group in by_key.items():
         added, share = ratios(group)
@@ -133,7 +135,7 @@ def table(rows: Sequence[Row], backend: str) -> Table:
                 f"[red]{row.bad}[/red]" if row.bad else "0",
                 _shown(added.get(row.path), 2, sign="+"),
                 "" if row.path not in share else f"1 : {1 / share[row.path]:.1f}",
-                "█" * round(20 * (row.cpu_us or 0) / most) if most else "",
+                "█" * round(BAR * (row.cpu_us or 0) / most) if most else "",
                 end_section=row is group[-1],
             )
     return shown
@@ -201,4 +203,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if bad or not all(row.p50_ms for row in rows):
         console.print(f"[red]{bad} answers were wrong or missing; logs under {work}[/red]")
         return 1
+    shutil.rmtree(work)
     return 0

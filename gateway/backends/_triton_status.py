@@ -1,0 +1,97 @@
+"""What a failed gRPC call to a Triton means: reason, status for the caller, and whether another
+place might answer.
+
+A verdict of the server on the request keeps its status and its text; the text is bounded and loses
+any Python traceback. A failure of the connection gets words of ours: gRPC's name addresses.
+
+| status | text of Triton or gRPC | reason | retryable |
+| --- | --- | --- | --- |
+| UNAVAILABLE | failed to connect | unavailable, not sent | yes |
+| UNAVAILABLE | queue is full, waited too long in it | overloaded | yes |
+| UNAVAILABLE | about one model: no version available, not ready | endpoint_failed | yes |
+| UNAVAILABLE | any other: connection lost, server stopping | unavailable | yes |
+| CANCELLED | any: the caller's own cancellation never gets here | unavailable | yes |
+| UNKNOWN, INTERNAL | stream removed or reset under the call | unavailable | yes |
+| INTERNAL | a model's process is not healthy | endpoint_failed | yes |
+| INTERNAL | unable to parse request | malformed | no |
+| NOT_FOUND | any | unknown_model | yes: another place may have it |
+| RESOURCE_EXHAUSTED | message larger than the server takes | too_large | no |
+| RESOURCE_EXHAUSTED | any other | overloaded | yes |
+| DEADLINE_EXCEEDED | any | deadline | no |
+| INVALID_ARGUMENT, OUT_OF_RANGE, FAILED_PRECONDITION, ALREADY_EXISTS | any | malformed | no |
+| UNIMPLEMENTED | any | not_served | no |
+| PERMISSION_DENIED, UNAUTHENTICATED | any: this gateway is not let in | endpoint_failed | yes |
+| the rest, such as INTERNAL from a model that raised | any | endpoint_failed | no |
+"""
+
+from __future__ import annotations
+
+from gateway.core.errors import AttemptError
+from oip.reasons import STATUS, Reason
+
+MAX_TEXT = 1000
+"""Longest text of a server that is passed on, in characters."""
+
+_REFUSED_REQUEST = frozenset({"INVALID_ARGUMENT", "OUT_OF_RANGE", "FAILED_PRECONDITION", "ALREADY_EXISTS"})
+_REFUSED_GATEWAY = frozenset({"PERMISSION_DENIED", "UNAUTHENTICATED"})
+_BROKEN_STREAM = ("Stream removed", "RST_STREAM", "Socket closed", "Connection reset", "GOAWAY")
+_FULL = ("Exceeds maximum queue size", "Request timeout expired")
+_ONE_MODEL = ("unknown model", "no available versions", "is not ready", "not available")
+
+
+def failure_of(endpoint: str, status: str, details: str) -> AttemptError:
+    """The error for a call that ended with `status` (its gRPC name) and the text `details`."""
+    reason, sent, retryable = _classify(status, details)
+    if reason in (Reason.UNAVAILABLE, Reason.DEADLINE):
+        public = STATUS[reason].grpc
+        words = {
+            (Reason.UNAVAILABLE, True): "went away before it answered",
+            (Reason.UNAVAILABLE, False): "cannot be reached",
+        }.get((reason, sent), "did not answer in time")
+        message = f"Endpoint {endpoint} {words}."
+    else:
+        public = status
+        message = _shortened(details) or f"Endpoint {endpoint} answered {status} without a reason."
+    return AttemptError(reason, message, grpc_status=public, sent=sent, retryable=retryable)
+
+
+def _classify(status: str, details: str) -> tuple[Reason, bool, bool]:
+    """Reason, whether it was sent, whether another place might answer."""
+    reason, sent, retryable = Reason.ENDPOINT_FAILED, True, False
+    if status == "UNAVAILABLE":
+        retryable = True
+        if "failed to connect to all addresses" in details or "DNS resolution failed" in details:
+            reason, sent = Reason.UNAVAILABLE, False
+        elif _has(details, _FULL):
+            reason = Reason.OVERLOADED
+        elif not _has(details, _ONE_MODEL):
+            reason = Reason.UNAVAILABLE
+    elif status == "CANCELLED" or (status in ("UNKNOWN", "INTERNAL") and _has(details, _BROKEN_STREAM)):
+        reason, retryable = Reason.UNAVAILABLE, True
+    elif status == "INTERNAL" and "Unable to parse request" in details:
+        reason = Reason.MALFORMED
+    elif status == "INTERNAL":
+        retryable = "Stub process" in details and "is not healthy" in details
+    elif status == "NOT_FOUND":
+        reason, retryable = Reason.UNKNOWN_MODEL, True
+    elif status == "RESOURCE_EXHAUSTED":
+        too_large = "larger than max" in details
+        reason, retryable = (Reason.TOO_LARGE, False) if too_large else (Reason.OVERLOADED, True)
+    elif status == "DEADLINE_EXCEEDED":
+        reason = Reason.DEADLINE
+    elif status in _REFUSED_REQUEST:
+        reason = Reason.MALFORMED
+    elif status == "UNIMPLEMENTED":
+        reason = Reason.NOT_SERVED
+    elif status in _REFUSED_GATEWAY:
+        retryable = True
+    return reason, sent, retryable
+
+
+def _has(details: str, phrases: tuple[str, ...]) -> bool:
+    return any(phrase in details for phrase in phrases)
+
+
+def _shortened(details: str) -> str:
+    text = details.partition("\n\nAt:\n")[0].strip()
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"

@@ -1,0 +1,1 @@
+"""What outlives a process. `profiles` holds measurements in one file of the state directory."""
