@@ -50,7 +50,7 @@ def listener_that_says_nothing() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("listener", [listener_that_drops, listener_that_says_nothing])
-@pytest.mark.parametrize("timeout_s", [0.3, 20])
+@pytest.mark.parametrize("timeout_s", [2.0, 20.0])
 async def test_a_place_that_cannot_be_connected_to_leaves_time_for_another(listener, timeout_s: float):
     with listener() as port:
         endpoint = triton_endpoint(port)
@@ -58,8 +58,7 @@ async def test_a_place_that_cannot_be_connected_to_leaves_time_for_another(liste
         begin = time.monotonic()
         with pytest.raises(AttemptError) as caught:
             await endpoint.infer(slow_body(0), (), timeout_s)
-        took = time.monotonic() - begin
-        assert took < min(timeout_s / 2, 1.0) + (0.14 if timeout_s < 1 else SLACK_S)
+        assert time.monotonic() - begin < min(timeout_s, 1 + SLACK_S)
         error = caught.value
         assert (error.reason, error.sent, error.retryable) == (Reason.UNAVAILABLE, False, True)
         await endpoint.close()
