@@ -38,6 +38,7 @@ bench: $(STAMP) ## the performance table; writes build/bench.json
 	$(BIN)/python -m tests.bench
 
 gen: $(STAMP) ## write what is generated: the configuration's JSON Schema
+	mkdir -p deploy
 	$(BIN)/python -m gateway.cli.schema > deploy/tidegate.schema.json.new
 	mv deploy/tidegate.schema.json.new deploy/tidegate.schema.json
 

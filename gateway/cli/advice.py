@@ -13,23 +13,24 @@ from gateway.policy.privacy import allowed, compile_classes
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
-    """Privacy class x place. `places` are the gateway's own name and then the endpoints';
-    `rows` has for every class one truth value per place."""
+class MayGo:
+    """Where data of a class may go: through the gateway's own place, and to each endpoint."""
 
-    places: tuple[str, ...]
-    rows: dict[str, tuple[bool, ...]]
+    gateway: bool
+    endpoints: dict[str, bool]
 
 
-def matrix_of(config: Config) -> Matrix:
-    """Which class allows which place, for data that comes from the gateway's own site and device."""
+def matrix_of(config: Config) -> dict[str, MayGo]:
+    """Privacy class x place, for data that comes from the gateway's own site and device."""
     origin = _origin(config)
-    places = [config.gateway.location.place, *(e.location.place for e in config.endpoints)]
-    names = (config.gateway.name, *(e.name for e in config.endpoints))
-    classes = compile_classes(config)
-    return Matrix(
-        names, {name: tuple(allowed([c], place, origin) for place in places) for name, c in classes.items()}
-    )
+    here = config.gateway.location.place
+    return {
+        name: MayGo(
+            allowed([c], here, origin),
+            {e.name: allowed([c], e.location.place, origin) for e in config.endpoints},
+        )
+        for name, c in compile_classes(config).items()
+    }
 
 
 def warnings_of(config: Config) -> list[Finding]:

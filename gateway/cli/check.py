@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from gateway.cli.advice import Matrix
+    from gateway.cli.advice import MayGo
+    from gateway.core.config import Config
     from gateway.core.config.problems import Problem
 
 BACKENDS = "gateway.backends"
 
 
 def check(
-    file: Annotated[Path, typer.Argument(help="the configuration file")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="the configuration file")],
     matrix: Annotated[bool, typer.Option("--matrix", help="print which privacy class may go where")] = False,
     live: Annotated[bool, typer.Option("--live", help="also ask the endpoints; not served yet")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the outcome as JSON")] = False,
@@ -53,7 +54,7 @@ def check(
         }
         if matrix:
             outcome["matrix"] = {
-                name: dict(zip(table.places, row, strict=True)) for name, row in table.rows.items()
+                name: {"gateway": row.gateway, "endpoints": row.endpoints} for name, row in table.items()
             }
         _print_json(outcome)
         return
@@ -67,7 +68,7 @@ def check(
         f"ok: {', '.join(f'{n} {one if n == 1 else many}' for n, one, many in counts)}; revision {revision}"
     )
     if matrix:
-        _print_matrix(table)
+        _print_matrix(config, table)
 
 
 def _plain(problem: Problem) -> dict[str, Any]:
@@ -78,10 +79,12 @@ def _print_json(value: object) -> None:
     print(json.dumps(value, indent=2))
 
 
-def _print_matrix(matrix: Matrix) -> None:
-    gateway, *endpoints = matrix.places
-    heads = ["class", f"{gateway} (gateway)", *endpoints]
-    rows = [[name, *("yes" if can else "no" for can in row)] for name, row in matrix.rows.items()]
+def _print_matrix(config: Config, matrix: dict[str, MayGo]) -> None:
+    heads = ["class", f"{config.gateway.name} (gateway)", *(e.name for e in config.endpoints)]
+    rows = [
+        [name, *("yes" if can else "no" for can in (row.gateway, *row.endpoints.values()))]
+        for name, row in matrix.items()
+    ]
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.table import Table

@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from importlib.metadata import version as version_of
 from typing import Annotated
 
 import typer
 
+from gateway.cli.bench import bench
 from gateway.cli.check import check
 from gateway.cli.demo import demo
 from gateway.cli.route import route
@@ -22,13 +22,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (up, demo, check, route):
-    app.command()(command)
+app.command("up")(up)
+app.command("demo")(demo)
+app.command("check")(check)
+app.command("bench")(bench)
+app.command("route")(route)
 
 
 def _print_version(asked: bool) -> None:
     if asked:
-        print(f"tidegate {version_of('tidegate')}")
+        from importlib.metadata import version
+
+        print(f"tidegate {version('tidegate')}")
         raise typer.Exit
 
 
@@ -42,7 +47,8 @@ def _root(  # pyright: ignore[reportUnusedFunction]
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line and return its exit status; errors are on stderr by then."""
+    """Run one command line and return its exit status; errors are on stderr by then. A command may
+    also end by SystemExit."""
     try:
         status = app(args=arguments, prog_name="tidegate", standalone_mode=False)
         sys.stdout.flush()

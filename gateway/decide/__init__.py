@@ -12,7 +12,7 @@ handed out; a caller's class or option can shrink a plan but adds no place to it
 from gateway.decide.admission import gateway_refusal, validate_options
 from gateway.decide.attempts import Attempts, may_attempt
 from gateway.decide.choose import decide
-from gateway.decide.compiled import Compiled, compiled
+from gateway.decide.tables import Compiled, compiled
 
 __all__ = [
     "Attempts",

@@ -13,7 +13,7 @@ from gateway.core.config import Config
 from gateway.core.errors import Refusal
 from gateway.core.place import Origin, Place, PrivacyClass, Tier
 from gateway.core.request import Options
-from gateway.decide.compiled import Compiled, Model, compiled
+from gateway.decide.tables import Compiled, Model, compiled
 from gateway.policy.privacy import allowed, origin_of
 from oip.reasons import Reason
 

@@ -13,7 +13,7 @@ from gateway.core.config import Retry
 from gateway.core.decision import Candidate, Decision, Snapshot
 from gateway.core.errors import AttemptError
 from gateway.core.request import Request
-from gateway.decide.compiled import compiled
+from gateway.decide.tables import compiled
 from gateway.policy.privacy import allowed
 from gateway.resilience.budget import RetryBudget
 from gateway.resilience.retry import Halt, may_repeat, why_no_retry

@@ -19,7 +19,7 @@ from gateway.core.errors import Refusal
 from gateway.core.place import Origin
 from gateway.core.request import Options, Request
 from gateway.decide.admission import admit, quoted, shown
-from gateway.decide.compiled import Compiled, Model, Target, Terms, Wall, compiled
+from gateway.decide.tables import Compiled, Model, Target, Terms, Wall, compiled
 from gateway.policy.match import Traits, choose
 from gateway.policy.privacy import origin_of
 from gateway.policy.require import EXCLUSIONS, MARKS, Facts

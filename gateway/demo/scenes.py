@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -145,10 +146,10 @@ def _post_large(port: int, options: dict[str, str]) -> tuple[int, str]:
     pouring = threading.Thread(target=pour, daemon=True)
     pouring.start()
     response = connection.getresponse()
-    text = response.read().decode()
+    message = json.load(response)["error"]
     connection.close()
     pouring.join(5)
-    return response.status, text
+    return response.status, message
 
 
 def _killed(stage: Stage, caller: Caller, tick: Tick) -> Row:

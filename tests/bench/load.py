@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 import psutil
 
-from tests.bench.backend import UNLIMITED, content_length
+from tests.bench.fixed import UNLIMITED, content_length
 from tests.bench.workload import PAYLOADS, SERVICE, Payload
 
 REQUEST_TIMEOUT_S = 30.0
@@ -58,12 +58,13 @@ class Result:
 
 
 class Window:
-    """Counts what ends while it is open, and closes when it has seen enough."""
+    """Counts what ends while it is open, and closes when it has seen enough. `over`: ask no more."""
 
     def __init__(self, enough: int) -> None:
         self.latencies: list[float] = []
         self.bad = 0
         self.full = asyncio.Event()
+        self.over = False
         self._enough = enough
         self._open = False
 
@@ -81,6 +82,7 @@ class Window:
         else:
             self.bad += 1
         if len(self.latencies) + self.bad >= self._enough:
+            self.close()
             self.full.set()
 
 
@@ -89,7 +91,7 @@ async def run(spec: Spec) -> Result:
     async with AsyncExitStack() as stack:
         asks = await connect(spec, payload, stack)
         window = Window(spec.max_requests)
-        workers = [asyncio.create_task(_ask_forever(ask, window)) for ask in asks]
+        workers = [asyncio.create_task(_ask_until_over(ask, window)) for ask in asks]
         await asyncio.sleep(spec.warmup_s)
         cpu, began = cpu_seconds(spec.pids), time.perf_counter()
         window.open()
@@ -97,9 +99,8 @@ async def run(spec: Spec) -> Result:
             await asyncio.wait_for(window.full.wait(), spec.seconds)
         window.close()
         elapsed, cpu = time.perf_counter() - began, cpu_seconds(spec.pids) - cpu
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        window.over = True
+        await asyncio.gather(*workers)
     done = sorted(window.latencies)
     answers = len(done) + window.bad
     return Result(
@@ -112,8 +113,9 @@ async def run(spec: Spec) -> Result:
     )
 
 
-async def _ask_forever(ask: Ask, window: Window) -> None:
-    while True:
+async def _ask_until_over(ask: Ask, window: Window) -> None:
+    """Requests are never cancelled: that would be a load of its own, on the backend too."""
+    while not window.over:
         began = time.perf_counter()
         right = await ask()
         window.add(time.perf_counter() - began, right)
@@ -128,7 +130,7 @@ async def connect(spec: Spec, payload: Payload, stack: AsyncExitStack) -> list[A
         return [_grpc_ask(channel, payload)] * spec.inflight
     connections = [HttpConnection(spec.address, payload) for _ in range(spec.inflight)]
     for connection in connections:
-        stack.callback(connection.close)
+        stack.push_async_callback(connection.close)
     return [connection.ask for connection in connections]
 
 
@@ -159,7 +161,7 @@ class HttpConnection:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 return await self._ask()
         except (OSError, EOFError, asyncio.LimitOverrunError, ValueError):
-            self.close()
+            await self.close()
             return False
 
     async def _ask(self) -> bool:
@@ -172,10 +174,13 @@ class HttpConnection:
         body = await reader.readexactly(content_length(head))
         return head.startswith(b"HTTP/1.1 200") and body.endswith(self._tensor)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         if self._streams is not None:
-            self._streams[1].close()
+            _, writer = self._streams
             self._streams = None
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
 
 
 def quantile(ordered: list[float], q: float) -> float | None:

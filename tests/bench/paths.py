@@ -7,38 +7,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench import serve_proxy
-from tests.bench.processes import environment, pin, python, serving
+from tests.bench.processes import Cores, Served, environment, pin, python, serving
 from tests.bench.workload import PAYLOADS
-
-
-@dataclass(frozen=True)
-class Served:
-    """One started path. `addresses` maps protocol ("grpc", "http") to host:port, for those it
-    speaks; `pids` are the processes that a request passes through."""
-
-    addresses: dict[str, str]
-    pids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Cores:
-    """Who runs where; None: nothing is pinned, for there is one core only."""
-
-    load: set[int] | None
-    path: set[int] | None
-
-    @classmethod
-    def of_this_machine(cls) -> Cores:
-        """The first usable core for load and backend, the second for the path."""
-        usable = sorted(os.sched_getaffinity(0))
-        if len(usable) < 2:
-            return cls(None, None)
-        return cls({usable[0]}, {usable[1]})
-
 
 Start = Callable[[Served, Path, Cores], AbstractContextManager[Served]]
 """Starts a path before a backend, with a folder for its files."""

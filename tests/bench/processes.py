@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,31 @@ from tests.bench.load import family
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Served:
+    """A started path or backend. `addresses` maps protocol ("grpc", "http") to host:port, for those it
+    speaks; `pids` are the processes that a request passes through."""
+
+    addresses: dict[str, str]
+    pids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cores:
+    """Who runs where; None: nothing is pinned, for there is one core only."""
+
+    load: set[int] | None
+    path: set[int] | None
+
+    @classmethod
+    def of_this_machine(cls) -> Cores:
+        """The first usable core for load and backend, the second for the path."""
+        usable = sorted(os.sched_getaffinity(0))
+        if len(usable) < 2:
+            return cls(None, None)
+        return cls({usable[0]}, {usable[1]})
 
 
 @contextmanager

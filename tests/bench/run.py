@@ -6,11 +6,11 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,14 +18,16 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from tests.bench.backends import BACKENDS, Start
 from tests.bench.load import Result, Spec
-from tests.bench.paths import PATHS, Cores, Served
-from tests.bench.processes import ROOT, environment, pin, python, serving
+from tests.bench.paths import PATHS
+from tests.bench.processes import ROOT, Cores, Served, environment, pin, python
 from tests.bench.workload import PAYLOADS
 
 INFLIGHT = (1, 8, 32)
 PROTOCOLS = ("grpc", "http")
 PEER = "ray-serve-proxy"
+BAR = 16
 
 
 @dataclass(frozen=True)
@@ -48,15 +50,6 @@ Key = tuple[str, str, int]
 """Protocol, payload and requests in flight: what rows of different paths have in common."""
 
 
-@contextmanager
-def fixed_backend(work: Path, cores: Cores) -> Iterator[Served]:
-    """A process that answers at once, on the load's core."""
-    with serving(python("tests.bench.backend"), work / "backend.log") as (process, ready):
-        if cores.load:
-            pin([process.pid], cores.load)
-        yield Served({name: ready[name] for name in PROTOCOLS})
-
-
 def measure(
     served: Served, protocol: str, payload: str, inflight: int, seconds: float, cores: Cores
 ) -> Result:
@@ -72,12 +65,14 @@ def measure(
     return Result(**json.loads(out))
 
 
-def collect(paths: Sequence[str], seconds: float, work: Path, console: Console) -> list[Row]:
+def collect(
+    paths: Sequence[str], start_backend: Start, seconds: float, work: Path, console: Console
+) -> list[Row]:
     """Start, load and stop each path in turn before one backend."""
     cores = Cores.of_this_machine()
     rows: list[Row] = []
     cells = [(i, p) for p in PAYLOADS for i in INFLIGHT]
-    with Progress(console=console, transient=True) as progress, fixed_backend(work, cores) as backend:
+    with Progress(console=console, transient=True) as progress, start_backend(work, cores) as backend:
         task = progress.add_task("", total=len(paths))
         for path in paths:
             progress.update(task, description=f"{path}: starting")
@@ -112,19 +107,19 @@ def _rounded(value: float | None, digits: int = 3) -> float | None:
     return None if value is None else round(value, digits)
 
 
-def table(rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[Row], backend: str) -> Table:
     """All rows, grouped by what they have in common, each beside its ratios within that group."""
     by_key: dict[Key, list[Row]] = {}
     for row in sorted(
         rows, key=lambda r: (PROTOCOLS.index(r.protocol), list(PAYLOADS).index(r.payload), r.inflight)
     ):
         by_key.setdefault((row.protocol, row.payload, row.inflight), []).append(row)
-    shown = Table(title="Fixed-answer backend; CPU per request of everything between client and backend")
+    shown = Table(title=f"Backend: {backend}. CPU: of everything between client and backend, per request")
     for name in ("protocol", "payload", "in flight", "path"):
         shown.add_column(name)
     for name in ("req/s", "p50 ms", "p99 ms", "CPU us", "bad", "p50 - direct", f"CPU : {PEER}"):
         shown.add_column(name, justify="right")
-    shown.add_column("CPU us, to scale")
+    shown.add_column("CPU us, to scale", min_width=BAR, no_wrap=True)
     most = max((row.cpu_us or 0 for row in rows), default=0)
     for key, group in by_key.items():
         added, share = ratios(group)
@@ -140,7 +135,7 @@ def table(rows: Sequence[Row]) -> Table:
                 f"[red]{row.bad}[/red]" if row.bad else "0",
                 _shown(added.get(row.path), 2, sign="+"),
                 "" if row.path not in share else f"1 : {1 / share[row.path]:.1f}",
-                "█" * round(20 * (row.cpu_us or 0) / most) if most else "",
+                "█" * round(BAR * (row.cpu_us or 0) / most) if most else "",
                 end_section=row is group[-1],
             )
     return shown
@@ -179,8 +174,9 @@ def write(rows: Sequence[Row], output: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--paths", default=",".join(PATHS), help="which paths, a,b,c (default: all)")
+    parser.add_argument("--backend", choices=list(BACKENDS), default="fixed", help="what answers")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each load")
-    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench.json")
+    parser.add_argument("--output", type=Path, help="default: build/bench.json, or build/bench-triton.json")
     options = parser.parse_args(arguments)
     paths = options.paths.split(",")
     if unknown := set(paths) - set(PATHS):
@@ -196,12 +192,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; {where}"
     )
     work = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
-    rows = collect(paths, options.seconds, work, console)
-    write(rows, options.output)
-    console.print(table(rows))
-    console.print(f"{options.output}")
+    output = options.output or ROOT / "build" / (
+        "bench.json" if options.backend == "fixed" else "bench-triton.json"
+    )
+    rows = collect(paths, BACKENDS[options.backend], options.seconds, work, console)
+    write(rows, output)
+    console.print(table(rows, options.backend))
+    console.print(f"written to {output}")
     bad = sum(row.bad for row in rows)
     if bad or not all(row.p50_ms for row in rows):
         console.print(f"[red]{bad} answers were wrong or missing; logs under {work}[/red]")
         return 1
+    shutil.rmtree(work)
     return 0

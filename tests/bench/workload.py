@@ -87,3 +87,30 @@ PAYLOADS = {
         Payload("large", "identity_large", (1, 3, 224, 224)),
     )
 }
+
+
+IDENTITY = """\
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse(
+                [pb_utils.Tensor("OUTPUT0", pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy())]
+            )
+            for request in requests
+        ]
+"""
+"""A payload's model as Triton's Python backend runs it."""
+
+
+def triton_config(payload: Payload) -> str:
+    """The model's config.pbtxt."""
+    dims = ", ".join(map(str, payload.shape))
+    return (
+        f'name: "{payload.model}"\nbackend: "python"\n'
+        f'input [{{ name: "INPUT0", data_type: TYPE_FP32, dims: [{dims}] }}]\n'
+        f'output [{{ name: "OUTPUT0", data_type: TYPE_FP32, dims: [{dims}] }}]\n'
+        "instance_group [{ kind: KIND_CPU, count: 1 }]\n"
+    )

@@ -44,6 +44,8 @@ class FakeService:
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     release: asyncio.Event = field(default_factory=asyncio.Event)
     asked: list[tuple[str, str]] = field(default_factory=list)
+    undecided: asyncio.Event | None = None
+    """While given and not set, an inference waits before it looks at its options or its body."""
 
     def live(self) -> bool:
         return True
@@ -73,6 +75,8 @@ class FakeService:
 
     async def infer(self, call: Call, codec: InferCodec) -> Reply:
         self.calls.append(call)
+        if self.undecided is not None:
+            await self.undecided.wait()
         try:
             options = parse_options(call.metadata)
             if options.privacy == "secret":

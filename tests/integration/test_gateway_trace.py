@@ -74,7 +74,7 @@ def test_one_trace_holds_the_caller_the_gateway_and_triton(
         stub.ModelInfer(simple(), timeout=10, metadata=(("traceparent", header),))
         span.end()
 
-        def complete() -> bool:
+        def complete(_: OtlpReceiver) -> bool:
             names = {s.name for s in receiver.trace(trace_id)}
             return {"caller.infer", "tidegate.request", "tidegate.attempt", "InferRequest"} <= names
 
@@ -121,7 +121,7 @@ def test_caller_that_does_not_sample_is_not_exported(
             header = (("traceparent", f"00-{trace_id}-{secrets.token_hex(8)}-{flags}"),)
             stub.ModelInfer(simple(), timeout=10, metadata=header)
         receiver.wait_for(
-            lambda: any(s.name == "tidegate.request" for s in receiver.trace(sampled)), timeout=30
+            lambda _: any(s.name == "tidegate.request" for s in receiver.trace(sampled)), timeout=30
         )
     assert not [s for s in receiver.trace(unsampled) if s.name.startswith("tidegate.")]
 

@@ -19,13 +19,13 @@ from oip.scan import scan_request
 from oip.strict_json import loads
 
 SETTINGS = settings(
-    max_examples=300,
+    max_examples=200,
     derandomize=True,
     database=None,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-MORE = settings(SETTINGS, max_examples=1000)
+MORE = settings(SETTINGS, max_examples=600)
 
 FORMATS = {
     "BOOL": "?", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q",

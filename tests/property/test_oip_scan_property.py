@@ -14,13 +14,13 @@ from oip.reasons import Reason
 from oip.scan import RequestView, scan_request, scan_response, splice
 
 SETTINGS = settings(
-    max_examples=250,
+    max_examples=150,
     derandomize=True,
     database=None,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-MORE = settings(SETTINGS, max_examples=1500)
+MORE = settings(SETTINGS, max_examples=1000)
 
 text = st.text(st.characters(codec="utf-8"), max_size=12)
 name = st.text(st.characters(codec="utf-8"), min_size=1, max_size=200)
@@ -290,7 +290,7 @@ mutations = st.lists(
 )
 
 
-@settings(SETTINGS, max_examples=4000)
+@settings(SETTINGS, max_examples=2000)
 @given(mutations)
 def test_mutated_bytes_never_crash_or_mislead(changes: list[tuple[int, int, bytes]]):
     body = bytearray(SOUND)

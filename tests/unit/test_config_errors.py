@@ -209,7 +209,11 @@ CASES = {
     ),
     "receiver without a scheme": (
         ("http://127.0.0.1:4318", "127.0.0.1:4318"),
-        "64:18: otlp_endpoint must be an http:// or https:// URL such as http://127.0.0.1:4318",
+        "64:18: otlp_endpoint is not the base URL of an OTLP/HTTP receiver such as http://127.0.0.1:4318",
+    ),
+    "receiver with a query": (
+        ("http://127.0.0.1:4318", "http://127.0.0.1:4318?token=x"),
+        "64:18: otlp_endpoint is not the base URL of an OTLP/HTTP receiver such as http://127.0.0.1:4318",
     ),
     "receiver with credentials": (
         ("http://127.0.0.1:4318", "http://me:hunter2@127.0.0.1:4318"),

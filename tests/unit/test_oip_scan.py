@@ -95,7 +95,12 @@ def test_overlong_tags_and_lengths_hide_no_second_name(hidden: bytes):
     ids=["bit-32", "bits-32-to-34", "six-bytes", "ten-bytes", "endless"],
 )
 def test_tags_that_a_truncating_parser_takes_for_the_name_are_refused(tag: bytes):
-    malformed(NAME + tag + b"\x06secret")
+    for body in (NAME + tag + b"\x06secret", tag + b"\x06secret"):
+        assert malformed(body).endswith(("a tag is out of range.", "a tag is longer than five bytes."))
+
+
+def test_a_length_whose_high_bits_a_parser_would_drop_is_refused():
+    assert "a length is out of range" in malformed(NAME + b"\x3a\x82\x80\x80\x80\x08hi")
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,9 @@ def _impossible(rule: Plain, loc: Loc) -> Iterator[Finding]:
 
 
 def _equal_variants(model: Plain, loc: Loc) -> Iterator[Finding]:
-    seen: set[tuple[str, object, object]] = set()
+    seen: set[tuple[str, str | None, str | None]] = set()
+    name = model.get("name")
+    own = name if isinstance(name, str) else None
     for index, variant in _mappings(model.get("variants")):
         endpoint = variant.get("endpoint")
         named = variant.get("model")
@@ -187,7 +189,7 @@ def _equal_variants(model: Plain, loc: Loc) -> Iterator[Finding]:
             continue
         if not isinstance(named, str | None):
             continue
-        key = (endpoint, model.get("name") if named is None else named, version)
+        key = (endpoint, own if named is None else named, version)
         if key in seen:
             yield Finding(
                 (*loc, "variants", index),

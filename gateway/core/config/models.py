@@ -328,11 +328,13 @@ class Telemetry(Strict):
         try:
             url = urlsplit(value)
             good = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+            good = good and not url.query and not url.fragment
         except ValueError:
             good, url = False, None
         if not good or url is None:
             raise PydanticCustomError(
-                "url", "otlp_endpoint must be an http:// or https:// URL such as http://127.0.0.1:4318"
+                "url",
+                "otlp_endpoint is not the base URL of an OTLP/HTTP receiver such as http://127.0.0.1:4318",
             )
         if url.username is not None:
             raise PydanticCustomError(

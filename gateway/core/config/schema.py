@@ -29,30 +29,29 @@ def schema(kinds: Mapping[str, type[EndpointConfig]]) -> dict[str, Any]:
     config["properties"]["endpoints"]["items"] = {
         "oneOf": [refs[cast("Any", (model, "validation"))] for model in ordered]
     }
-    for path, values in neutral_keys():
-        _declare(config, definitions, path, values)
     document = {
         "$schema": DIALECT,
+        **config,
         "title": "tidegate.yaml",
-        **{key: value for key, value in config.items() if key != "title"},
+        "description": "Tidegate's configuration. `tidegate check` also checks what holds between its parts.",
         "$defs": definitions,
     }
-    open_to_references = cast("dict[str, Any]", _with_references(document))
-    open_to_references["$defs"]["Reference"] = {
+    result = cast("dict[str, Any]", _with_references(document))
+    result["$defs"]["Reference"] = {
         "description": "A value from the environment or from a file.",
         "type": "string",
         "pattern": r"\$\{(env|file):[^}]+\}",
     }
-    return open_to_references
+    for path, values in neutral_keys():
+        _declare(result, path, values)
+    return result
 
 
-def _declare(
-    config: dict[str, Any], definitions: dict[str, Any], path: tuple[str, ...], values: tuple[object, ...]
-) -> None:
+def _declare(document: dict[str, Any], path: tuple[str, ...], values: tuple[object, ...]) -> None:
     """Let a key that is not served pass with the values that ask for nothing."""
-    at = config
+    at = document
     for part in path[:-1]:
-        at = definitions[at["properties"][part]["$ref"].rpartition("/")[2]]
+        at = document["$defs"][at["properties"][part]["$ref"].rpartition("/")[2]]
     at["properties"][path[-1]] = {"enum": list(values), "description": "Not served by this version."}
 
 
@@ -80,6 +79,6 @@ def _with_references(node: object) -> object:
 
 def _has_form(node: Mapping[str, object]) -> bool:
     kind = node.get("type")
-    return kind in ("number", "integer", "boolean") or (
-        kind in ("string", None) and any(key in node for key in _LEAF_KEYS)
-    )
+    if kind in ("number", "integer", "boolean"):
+        return "const" not in node
+    return kind in ("string", None) and any(key in node for key in _LEAF_KEYS)

@@ -48,7 +48,7 @@ def words(
     meant: set[Loc] = set()
     missing: list[Loc] = []
     for error in errors:
-        relative = _clean(error["loc"])
+        relative = _clean(error)
         loc = (*prefix, *relative)
         if error["type"] == "extra_forbidden":
             known = [key for key in known_keys(root, relative[:-1]) if (*loc[:-1], key) not in meant]
@@ -62,7 +62,7 @@ def words(
         elif error["type"] == "too_short" and get(loc):
             continue  # Its entries are there, and are wrong themselves.
         else:
-            at_key = error["loc"][-1:] == ("[key]",)
+            at_key = len(relative) < len(error["loc"]) and error["loc"][-1] == "[key]"
             value = loc[-1] if at_key else get(loc)
             yield Finding(
                 loc,
@@ -93,9 +93,17 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models_in(argument)
 
 
-def _clean(loc: Sequence[str | int]) -> Loc:
+def _clean(error: ErrorDetails) -> Loc:
     """A validator's path without what it adds for unions and keys."""
-    return tuple(part for part in loc if not (isinstance(part, str) and (part[:1] == "<" or part == "[key]")))
+    loc = error["loc"]
+    if loc[-1:] == ("[key]",) and error["type"] != "extra_forbidden":
+        loc = loc[:-1]
+    return tuple(
+        part for before, part in zip((None, *loc), loc, strict=False) if (before, part) not in _UNION_TAGS
+    )
+
+
+_UNION_TAGS = frozenset((("on_no_candidate", "<reject>"), ("on_no_candidate", "<relax>")))
 
 
 def _where(loc: Loc) -> str:

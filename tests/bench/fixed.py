@@ -1,4 +1,4 @@
-"""A backend that answers at once: `python -m tests.bench.backend`.
+"""A backend that answers at once: `python -m tests.bench.fixed`.
 
 Serves the workload's models on both bindings from one loop, with answers made beforehand, so that a
 table shows what a path costs and not what a model does. Prints one JSON line with its addresses
@@ -31,19 +31,17 @@ def answer_to(request: bytes) -> bytes:
 
 
 def metadata(payload: Payload) -> Any:
-    shape = [1, *([-1] * (len(payload.shape) - 1))]
     answer = pb.ModelMetadataResponse(name=payload.model, versions=["1"], platform="fixed")
-    answer.inputs.add(name="INPUT0", datatype="FP32", shape=shape)
-    answer.outputs.add(name="OUTPUT0", datatype="FP32", shape=shape)
+    answer.inputs.add(name="INPUT0", datatype="FP32", shape=payload.shape)
+    answer.outputs.add(name="OUTPUT0", datatype="FP32", shape=payload.shape)
     return answer
 
 
 def config(payload: Payload) -> Any:
     answer = pb.ModelConfigResponse()
     answer.config.name = payload.model
-    dims = [1, *([-1] * (len(payload.shape) - 1))]
-    answer.config.input.add(name="INPUT0", data_type="TYPE_FP32", dims=dims)
-    answer.config.output.add(name="OUTPUT0", data_type="TYPE_FP32", dims=dims)
+    answer.config.input.add(name="INPUT0", data_type="TYPE_FP32", dims=payload.shape)
+    answer.config.output.add(name="OUTPUT0", data_type="TYPE_FP32", dims=payload.shape)
     return answer
 
 

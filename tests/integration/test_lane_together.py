@@ -1,0 +1,54 @@
+"""Both listeners on one loop in a thread of its own, as the gateway runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+
+import numpy as np
+import tritonclient.grpc as grpc_client
+import tritonclient.http as http_client
+
+from gateway.frontends.grpc_lane import GrpcLane
+from gateway.frontends.handlers import Handlers
+from gateway.frontends.http_lane import HttpLane
+from tests.integration.lane_support import FakeService
+
+
+def test_one_loop_in_a_thread_serves_both_and_leaves_the_process_alone():
+    signals = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    loggers = [logging.getLogger(name) for name in (None, "uvicorn", "uvicorn.access", "uvicorn.error")]
+    logging_before = [(logger.level, list(logger.handlers), logger.propagate) for logger in loggers]
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="lanes")
+    thread.start()
+
+    async def start() -> tuple[GrpcLane, HttpLane, int, int]:
+        handlers = Handlers(FakeService(), name="gw", version="0.1.0")
+        over_grpc = GrpcLane(handlers, "127.0.0.1", 0, max_message_bytes=2**20)
+        over_http = HttpLane(handlers, None, "127.0.0.1", 0, max_body_bytes=2**20)
+        return over_grpc, over_http, await over_grpc.start(), await over_http.start()
+
+    over_grpc, over_http, grpc_port, http_port = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
+    values = np.arange(4, dtype=np.int32).reshape(1, 4)
+    for module, port in ((grpc_client, grpc_port), (http_client, http_port)):
+        inputs = [module.InferInput(name, [1, 4], "INT32") for name in ("INPUT0", "INPUT1")]
+        for tensor in inputs:
+            tensor.set_data_from_numpy(values)
+        with module.InferenceServerClient(f"127.0.0.1:{port}") as client:
+            result = client.infer("add_sub", inputs)
+            assert np.array_equal(result.as_numpy("OUTPUT0"), values + values)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == signals
+    assert [(logger.level, list(logger.handlers), logger.propagate) for logger in loggers] == logging_before
+
+    async def drain() -> list[asyncio.Task[object]]:
+        await asyncio.gather(over_grpc.drain(5), over_http.drain(5))
+        return [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+    left = asyncio.run_coroutine_threadsafe(drain(), loop).result(10)
+    assert left == []
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(5)
+    loop.close()

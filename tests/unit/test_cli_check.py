@@ -1,0 +1,188 @@
+"""`tidegate check` and how the command line ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import check as check_module
+from gateway.cli.main import app, run
+from tests.unit.config_support import DATA, GOOD, changed
+
+FILE = str(DATA / "good.yaml")
+
+
+def _write(folder: Path, text: str) -> str:
+    path = folder / "t.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_good_file_is_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", FILE]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.startswith("ok: 2 endpoints, 2 models, 3 privacy classes, 2 policies; revision ")
+    assert len(out.splitlines()) == 1
+
+
+def test_the_matrix_has_the_gateways_own_place_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", FILE, "--matrix"]) == 0
+    table = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert table == [
+        ["class", "gw-plant-7", "(gateway)", "gpu-east", "rack"],
+        ["public", "yes", "yes", "yes"],
+        ["internal", "yes", "yes", "yes"],
+        ["personal", "yes", "no", "yes"],
+    ]
+
+
+def test_the_matrix_on_a_terminal_is_a_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(check_module.sys, "stdout", screen)
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "100")
+    assert run(["check", FILE, "--matrix"]) == 0
+    row = next(line for line in screen.getvalue().splitlines() if "personal" in line)
+    assert [cell.strip() for cell in row.strip("│").split("│")] == ["personal", "yes", "no", "yes"]
+
+
+def test_problems_go_to_stderr_line_by_line_and_exit_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _write(tmp_path, changed("weight: 3", "wieght: 3").replace("currency: EUR", "currency: eur"))
+    assert run(["check", path]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        f"{path}:2:11: currency must be three capital letters such as USD, not 'eur'",
+        f"{path}:29:59: unknown key 'wieght', did you mean 'weight'?",
+    ]
+
+
+def test_json_for_scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", FILE, "--matrix", "--json"]) == 0
+    outcome = json.loads(capsys.readouterr().out)
+    assert outcome["ok"] is True
+    assert outcome["warnings"] == []
+    assert outcome["matrix"]["personal"] == {"gateway": True, "endpoints": {"gpu-east": False, "rack": True}}
+    path = _write(tmp_path, changed("weight: 3", "weight: x"))
+    assert run(["check", path, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out) == {
+        "ok": False,
+        "problems": [
+            {"file": path, "line": 29, "col": 67, "message": "weight must be a whole number, not 'x'"}
+        ],
+    }
+
+
+def test_warnings_name_what_can_never_happen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = changed("location: {tier: site, region: eu-west-1, site: plant-7}", "location: {tier: cloud}")
+    text = text.replace('models: ["digits"]', 'models: ["digit"]')
+    path = _write(tmp_path, text)
+    assert run(["check", path]) == 0
+    own = "forbids the gateway's own place (tier cloud)"
+    assert capsys.readouterr().err.splitlines() == [
+        f"{path}:26:14: warning: model 'digits' can never pass this gateway: its class 'internal' {own}",
+        f"{path}:34:14: warning: model 'faces' can never pass this gateway: its class 'personal' {own}",
+        f"{path}:42:7: warning: class 'internal' can never pass this gateway: it {own}",
+        f"{path}:46:15: warning: class 'personal' can never pass this gateway: it {own}",
+        f"{path}:49:21: warning: policy 'interactive' never applies: no model has a name that models matches",
+    ]
+
+
+def test_a_variant_that_its_class_forbids_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = changed(
+        "    privacy: personal\n    variants:\n",
+        "    privacy: personal\n    variants:\n      - endpoint: gpu-east\n",
+    )
+    path = _write(tmp_path, text)
+    assert run(["check", path, "--json"]) == 0
+    out, err = capsys.readouterr()
+    message = (
+        "'gpu-east' will never answer 'faces': class 'personal' forbids its place "
+        "(tier cloud, region eu-west-1)"
+    )
+    assert err == f"{path}:36:19: warning: {message}\n"
+    assert json.loads(out)["warnings"] == [{"file": path, "line": 36, "col": 19, "message": message}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "tidegate: Missing command; try 'tidegate --help'"),
+        (["chek"], "tidegate: No such command 'chek'. Did you mean 'check'?; try 'tidegate --help'"),
+        (["check"], "tidegate check: Missing argument 'FILE'; try 'tidegate check --help'"),
+        (["check", "a", "--bogus"], "tidegate check: No such option: --bogus; try 'tidegate check --help'"),
+    ],
+)  # fmt: skip
+def test_usage_errors_are_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    assert capsys.readouterr() == ("", message + "\n")
+
+
+def test_what_check_does_not_serve_yet_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(["check", FILE, "--live"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "tidegate: check --live is not served by this version: leave it out\n"
+
+
+def test_an_interrupt_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gateway.core.config.load.read", interrupted)
+    assert run(["check", FILE]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def _tidegate(*arguments: str, code: str = "from gateway.cli.main import main; main()") -> list[str]:
+    return [sys.executable, "-c", code, *arguments]
+
+
+def test_a_reader_that_has_gone_is_no_traceback(tmp_path: Path) -> None:
+    path = _write(tmp_path, GOOD)
+    process = subprocess.Popen(
+        _tidegate("check", path, "--matrix", "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60) == 1
+    assert errors == b""
+
+
+def test_the_command_line_loads_nothing_heavy_before_it_is_needed() -> None:
+    heavy = ["ray", "grpc", "pydantic", "ruamel", "fastapi", "numpy", "httpx", "rich"]
+    code = f"import sys, gateway.cli.main; print([m for m in {heavy} if m in sys.modules])"
+    loaded = subprocess.run(_tidegate(code=code), capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "[]"
+
+
+def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) -> None:
+    from importlib.metadata import version
+
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"tidegate {version('tidegate')}\n"
+
+
+def test_every_command_is_registered_under_its_name() -> None:
+    assert {command.name for command in app.registered_commands} >= {"check", "up", "route", "demo"}

@@ -1,0 +1,63 @@
+"""What people copy: the documentation's examples, the sample and its text, the demo's file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.advice import warnings_of
+from gateway.cli.check import BACKENDS
+from gateway.core.config import Config
+from gateway.core.config.load import kinds_in, load_config, parse_config
+from gateway.core.config.models import Strict
+from gateway.core.config.served import NOT_SERVED
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+ENVIRON = {
+    "REGION": "eu-west-1",
+    "TRITON_HOST": "h",
+    "PRICE": "0.5",
+    "TIDEGATE_DEMO_CHEAP": "127.0.0.1:1",
+    "TIDEGATE_DEMO_DEAR": "127.0.0.1:2",
+}
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_every_example_is_a_good_file_that_warns_of_nothing(number: int) -> None:
+    config = parse_config(EXAMPLES[number], "example.yaml", kinds_in(BACKENDS), ENVIRON, ROOT)
+    assert [w.message for w in warnings_of(config) if "class 'plant'" not in w.message] == []
+
+
+def _keys(model: type[Strict], seen: set[type[Strict]]) -> set[str]:
+    if model in seen:
+        return set()
+    seen.add(model)
+    found = set(model.model_fields)
+    for nested in Strict.__subclasses__():
+        if any(nested.__name__ in str(field.annotation) for field in model.model_fields.values()):
+            found |= _keys(nested, seen)
+    return found
+
+
+def test_every_key_is_in_an_example_and_every_refused_one_is_named() -> None:
+    written = set(re.findall(r"\b([a-z0-9_]+):", "\n".join(EXAMPLES)))
+    keys = _keys(Config, set())
+    for model in kinds_in(BACKENDS).values():
+        keys |= _keys(model, set())
+    assert len(keys) > 40
+    assert keys - written == {"device"}
+    last = PAGE[PAGE.index("## Not served yet") :]
+    assert [
+        name for name in NOT_SERVED if name.rpartition(".")[2] not in last and "replicas" not in name
+    ] == []
+
+
+def test_the_sample_and_the_demos_file_are_good() -> None:
+    sample = load_config(ROOT / "deploy" / "tidegate.yaml", kinds_in(BACKENDS), {})
+    assert warnings_of(sample) == []
+    demo = load_config(ROOT / "gateway" / "demo" / "tidegate.yaml", kinds_in(BACKENDS), ENVIRON)
+    assert [w.loc for w in warnings_of(demo)] == [("privacy", "classes", "on-site")]

@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from gateway.core.decision import Decision, Note, VariantKey, VariantState, Verdict
+from gateway.core.place import Origin
+from gateway.decide import decide
+from oip.reasons import Reason
+from tests.unit.decide_config import (
+    NOW,
+    Fixed,
+    config_of,
+    endpoint,
+    figure,
+    model,
+    policy,
+    request_of,
+    snapshot_of,
+)
+
+MEASURED = {
+    "cheap": VariantState(True, figure(40, 80)),
+    "dear": VariantState(True, figure(10, 20)),
+    "us": VariantState(True, figure(5, 6)),
+}
+
+
+def decided(
+    variants: dict[str, VariantState] | None = None,
+    down: dict[str, str] | None = None,
+    request: Any = None,
+    **changes: Any,
+) -> Decision:
+    snapshot = snapshot_of(config_of(**changes), variants or MEASURED, down)
+    return decide(snapshot, request or request_of(), NOW, Fixed())
+
+
+def plan(decision: Decision) -> list[str]:
+    return [c.variant.endpoint for c in decision.plan]
+
+
+def notes(decision: Decision, name: str) -> list[Note]:
+    (candidate,) = [c for c in decision.candidates if c.variant.endpoint == name]
+    return list(candidate.reasons)
+
+
+def rules(decision: Decision, name: str) -> list[str]:
+    return [note.rule for note in notes(decision, name)]
+
+
+def test_a_plan_and_what_is_said_of_it() -> None:
+    decision = decided()
+    assert plan(decision) == ["dear", "cheap"]
+    assert [c.verdict for c in decision.candidates] == [
+        Verdict.ELIGIBLE,
+        Verdict.CHOSEN,
+        Verdict.EXCLUDED,
+    ]
+    assert decision.candidates[1].scores == {"latency": 1.0, "total": 1.0}
+    assert decision.candidates[0].scores == {"latency": 0.25, "total": 0.25}
+    assert decision.candidates[2].scores == {}
+    assert notes(decision, "us") == [Note("privacy", "class 'internal' does not allow this place")]
+    assert decision.candidates[2].predicted.latency_p50_ms == 5
+    assert decision.refused is None
+    assert (decision.policy, decision.revision, decision.privacy) == ("default", "rev-1", ("internal",))
+    assert decision.origin == Origin("plant-7")
+    assert decision.plan[0] is decision.candidates[1]
+
+
+def test_the_cheapest_first_unless_a_requirement_says_no() -> None:
+    cost_first = policy(weights={"cost": 1.0})
+    assert plan(decided(policies=[cost_first])) == ["cheap", "dear"]
+    strict = decided(policies=[{**cost_first, "require": {"latency_p95_ms": 50}}])
+    assert plan(strict) == ["dear"]
+    assert notes(strict, "cheap") == [Note("require.latency_p95_ms", "p95 80.0 ms is over 50 ms")]
+
+
+def test_each_requirement_and_limit_has_its_rule() -> None:
+    decision = decided(policies=[policy(require={"max_cost_per_1k": 2})])
+    assert rules(decision, "dear") == ["require.max_cost_per_1k"]
+    decision = decided(request=request_of(max_cost=0.002))
+    assert rules(decision, "dear") == ["max_cost"]
+    decision = decided(request=request_of(time_left_s=0.039))
+    assert rules(decision, "cheap") == ["deadline"]
+    assert plan(decided(request=request_of(time_left_s=0.040))) == ["dear", "cheap"]
+    graded = model(variants=[{"endpoint": "cheap", "quality": 0.7}, {"endpoint": "dear", "quality": 0.9}])
+    decision = decided(models=[graded], policies=[policy(require={"min_quality": 0.8})])
+    assert rules(decision, "cheap") == ["require.min_quality"]
+    assert plan(decision) == ["dear"]
+
+
+def test_health_excludes() -> None:
+    decision = decided(down={"dear": "connection refused"})
+    assert plan(decision) == ["cheap"]
+    assert notes(decision, "dear") == [Note("health", "the endpoint is down: connection refused")]
+    unready = {**MEASURED, "dear": VariantState(False, figure(10))}
+    assert rules(decided(unready), "dear") == ["health"]
+    unasked = {**MEASURED, "dear": VariantState(None, figure(10))}
+    assert plan(decided(unasked)) == ["dear", "cheap"]
+
+
+def test_what_is_not_known_never_excludes_and_is_tried() -> None:
+    hourly = endpoint("dear", region="eu", price={"per_hour": 3.6})
+    places = [endpoint("cheap", region="eu", price={"per_request": 0.001}), hourly]
+    two = model(variants=[{"endpoint": "cheap"}, {"endpoint": "dear"}])
+    demanding = policy(
+        weights={"cost": 1, "latency": 1},
+        require={"latency_p95_ms": 100, "max_cost_per_1k": 5, "min_quality": 0.5},
+    )
+    changes = {"endpoints": places, "models": [two], "policies": [demanding]}
+    for trials, order in [(2, ["dear", "cheap"]), (3, ["cheap", "dear"])]:
+        states = {
+            "cheap": VariantState(True, figure(40, 80)),
+            "dear": VariantState(True, trials=trials),
+        }
+        decision = decided(states, request=request_of(time_left_s=0.05), **changes)
+        if trials == 2:
+            assert decision.candidates[1].scores["total"] == 1.0
+            assert rules(decision, "dear")[:3] == ["unmeasured", "unmeasured", "unmeasured"]
+            assert set(plan(decision)) == set(order)
+        else:
+            assert decision.candidates[1].scores["total"] == 0.0
+            assert plan(decision) == order
+
+
+def test_a_stale_figure_is_probed_once_but_holds_for_a_deadline() -> None:
+    strict = [policy(require={"latency_p95_ms": 50})]
+
+    def stale(trials: int) -> dict[str, VariantState]:
+        return {
+            "cheap": VariantState(True, figure(40, 80, age_s=601), trials=trials),
+            "dear": VariantState(True, figure(10, 20)),
+        }
+
+    probed = decided(stale(0), policies=strict)
+    assert set(plan(probed)) == {"cheap", "dear"}
+    assert probed.candidates[0].scores["latency"] == 1.0
+    assert rules(probed, "cheap")[0] == "stale"
+    assert rules(decided(stale(1), policies=strict), "cheap") == ["require.latency_p95_ms"]
+    hurried = decided(stale(0), policies=strict, request=request_of(time_left_s=0.03))
+    assert rules(hurried, "cheap") == ["deadline"]
+
+
+def test_versions() -> None:
+    versions = model(
+        variants=[
+            {"endpoint": "cheap", "version": "1"},
+            {"endpoint": "dear", "version": "2"},
+            {"endpoint": "us"},
+        ]
+    )
+    public = {"models": [versions], "request": request_of(version="2", privacy=None)}
+    decision = decided(**public)
+    assert plan(decision) == ["dear"]
+    assert rules(decision, "cheap") == ["version"]
+    pinned = model(variants=versions["variants"][:2])
+    refused = decided(models=[pinned], request=request_of(version="9"))
+    assert refused.refused is Reason.UNKNOWN_VERSION
+    assert refused.message == "Request for unknown model: 'digits' version 9 is not found"
+    open_version = model(variants=[{"endpoint": "dear"}])
+    assert plan(decided(models=[open_version], request=request_of(version="9"))) == ["dear"]
+
+
+def test_measurements_are_kept_by_what_the_endpoint_calls_the_model() -> None:
+    renamed = model(variants=[{"endpoint": "cheap", "model": "mnist", "version": "3"}])
+    snapshot = snapshot_of(config_of(models=[renamed]), MEASURED)
+    known = {VariantKey("cheap", "mnist", "3"): VariantState(True, figure(7))}
+    decision = decide(
+        type(snapshot)(snapshot.config, "r", snapshot.endpoints, known), request_of(), NOW, Fixed()
+    )
+    assert decision.candidates[0].predicted.latency_p50_ms == 7
+
+
+def test_relaxing_drops_requirements_in_order_and_says_so() -> None:
+    strict = policy(
+        require={"latency_p95_ms": 50, "max_cost_per_1k": 2},
+        on_no_candidate={"relax": ["cost", "latency"]},
+    )
+    decision = decided(policies=[strict])
+    assert plan(decision) == ["dear"]
+    assert rules(decision, "dear") == ["relaxed", "score"]
+    assert rules(decision, "cheap") == ["require.latency_p95_ms"]
+    decision = decided(policies=[{**strict, "on_no_candidate": {"relax": ["latency", "cost"]}}])
+    assert plan(decision) == ["cheap"]
+    decision = decided(policies=[{**strict, "on_no_candidate": "reject"}])
+    assert decision.refused is Reason.NO_CANDIDATE
+
+
+def test_relaxing_never_touches_privacy_deadline_or_the_callers_cost() -> None:
+    lenient = policy(require={"latency_p95_ms": 1}, on_no_candidate={"relax": ["latency", "cost", "quality"]})
+    assert plan(decided(policies=[lenient])) == ["dear", "cheap"]
+    hurried = decided(policies=[lenient], request=request_of(time_left_s=0.02, max_cost=0.002))
+    assert hurried.refused is Reason.NO_CANDIDATE
+    assert rules(hurried, "cheap") == ["deadline", "require.latency_p95_ms"]
+    assert rules(hurried, "dear") == ["max_cost", "require.latency_p95_ms"]
+
+
+def test_refused_because_no_place_is_allowed() -> None:
+    decision = decided(request=request_of(privacy="american"))
+    assert decision.refused is Reason.PRIVACY
+    assert decision.message == (
+        "No endpoint of model 'digits' is in a place that classes 'internal' and 'american' allow"
+    )
+    assert decision.plan == ()
+    assert notes(decision, "us") == [Note("privacy", "class 'internal' does not allow this place")]
+    assert notes(decision, "dear") == [Note("privacy", "class 'american' does not allow this place")]
+
+
+def test_refused_because_there_is_no_time() -> None:
+    for left in (0.005, 0.0):
+        decision = decided(request=request_of(time_left_s=left))
+        assert decision.refused is Reason.DEADLINE
+    assert notes(decision, "dear") == [Note("deadline", "no time is left")]
+
+
+def test_refused_with_the_first_rule_of_each_place() -> None:
+    decision = decided(down={"cheap": "", "dear": "timed out"})
+    assert decision.refused is Reason.NO_CANDIDATE
+    assert decision.message == (
+        "No place can answer model 'digits' under policy 'default':"
+        " cheap (health): the endpoint is down;"
+        " dear (health): the endpoint is down: timed out;"
+        " us (privacy): class 'internal' does not allow this place"
+    )
+
+
+def test_policies_by_name() -> None:
+    policies = [
+        policy(name="for-others", match={"models": ["other"]}),
+        policy(name="costly", match={"privacy": ["public"]}, weights={"cost": 1}),
+        policy(),
+    ]
+    assert decided(policies=policies).policy == "default"
+    assert decided(policies=policies, request=request_of(privacy="public")).policy == "costly"
+    named = decided(policies=policies, request=request_of(policy="for-others"))
+    assert named.refused is Reason.BAD_OPTION
+    assert named.message == "Policy 'for-others' of tidegate-policy does not match this request"
+    unknown = decided(policies=policies, request=request_of(policy="none"))
+    assert unknown.refused is Reason.BAD_OPTION
+    assert unknown.message == "Unknown policy 'none' in tidegate-policy"
+
+
+@pytest.mark.parametrize(("site", "expected"), [(None, "local"), ("plant-9", "default")])
+def test_a_policys_site_is_the_callers_or_the_origins(site: str | None, expected: str) -> None:
+    policies = [policy(name="local", match={"sites": ["plant-7"]}), policy()]
+    assert decided(policies=policies, request=request_of(site=site)).policy == expected
+
+
+def test_unknown_names() -> None:
+    decision = decided(request=request_of("nope"))
+    assert decision.refused is Reason.UNKNOWN_MODEL
+    assert decision.message == "Request for unknown model: 'nope' is not found"
+    assert (decision.privacy, decision.model_config) == ((), None)
+    decision = decided(request=request_of(privacy="nope"))
+    assert decision.refused is Reason.BAD_OPTION
+    assert decision.privacy == ("internal",)
+
+
+def test_a_name_without_end_does_not_fill_records_and_messages() -> None:
+    decision = decided(request=request_of("x" * 10_000))
+    assert len(decision.model) == 256
+    assert len(decision.message) < 400
+
+
+def test_weights_share_equals() -> None:
+    canary = model(
+        variants=[
+            {"endpoint": "cheap", "version": "1", "weight": 9},
+            {"endpoint": "cheap", "version": "2", "weight": 1},
+            {"endpoint": "dear", "version": "1", "weight": 0},
+        ]
+    )
+    config = config_of(models=[canary])
+    same = VariantState(True, figure(10))
+    known = {VariantKey(e, "digits", v): same for e, v in [("cheap", "1"), ("cheap", "2"), ("dear", "1")]}
+    snapshot = snapshot_of(config)
+    snapshot = type(snapshot)(config, "r", snapshot.endpoints, known)
+    rng = random.Random(7)
+    first = [decide(snapshot, request_of(), NOW, rng).plan[0].variant for _ in range(2000)]
+    canaries = sum(v.version == "2" for v in first)
+    assert 150 < canaries < 250
+    assert all(v.endpoint == "cheap" for v in first)
+    last = decide(snapshot, request_of(), NOW, rng)
+    assert {c.variant.endpoint for c in last.plan} == {"cheap", "dear"}
+    assert last.plan[0].reasons[-1] == Note("score", "drawn by weight among 3 equals")

@@ -1,0 +1,130 @@
+"""What README and docs/ show is what the code does."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from ruamel.yaml import YAML
+
+from gateway.cli.check import BACKENDS
+from gateway.cli.demo import curl_lines
+from gateway.cli.main import app
+from gateway.core.config import Config
+from gateway.core.config.load import kinds_in, parse_config
+from gateway.core.plugins import discover
+from gateway.routing.scorers._interface import Scorer, View
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """Every example in a language, with the name of its page and place."""
+    return [
+        (f"{page.relative_to(ROOT)}-{number}", text)
+        for page in PAGES
+        for number, (found, text) in enumerate(BLOCK.findall(page.read_text()), 1)
+        if found == language
+    ]
+
+
+def load(text: str) -> Config:
+    """Every environment variable that the text names is set, to something that fits anywhere."""
+    environ = dict.fromkeys(re.findall(r"\$\{env:(\w+)\}", text), "1")
+    return parse_config(text, "example.yaml", kinds_in(BACKENDS), environ, ROOT)
+
+
+def policy_file() -> str:
+    return dict(blocks("yaml"))["README.md-2"]
+
+
+def test_the_policy_file_is_what_the_readme_says():
+    text = policy_file()
+    config = load(text)
+    assert len(text.splitlines()) == 10
+    assert [policy.name for policy in config.policies] == ["interactive", "default"]
+    assert config.policies[0].require.latency_p95_ms == 50
+    assert [endpoint.price.per_hour for endpoint in config.endpoints] == [0.05, 9.80]
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in blocks("yaml")])
+def test_configuration_loads(text: str):
+    """A part of a file is laid over the README's."""
+    yaml = YAML(typ="safe")
+    part = yaml.load(text)
+    whole = io.StringIO()
+    yaml.dump(part if "version" in part else yaml.load(policy_file()) | part, whole)
+    assert load(whole.getvalue()).version == 1
+
+
+def test_the_scorer_is_found_and_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ((_, source),) = blocks("python")
+    package = tmp_path / "documented_scorers"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "measured.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        scorer = cast(Scorer, discover(package.name)["measured"]())
+        assert scorer.score([View(None, 1.0, None, True), View(4.0, None, 0.5, False)]) == [0.0, 1.0]
+    finally:
+        for name in [name for name in sys.modules if name.startswith(package.name)]:
+            del sys.modules[name]
+
+
+def parts(line: str) -> tuple[str, list[str]]:
+    """The path that a curl line asks for, and its headers."""
+    path = re.search(r"http://[^/]+(/\S+)", line)
+    assert path is not None, line
+    return path.group(1), re.findall(r"-H '([^']+)'", line)
+
+
+def test_the_lines_to_try_are_those_that_the_demo_prints():
+    shown = [line for line in README.read_text().splitlines() if line.startswith("curl ")]
+    stage = SimpleNamespace(http="127.0.0.1:1", pixels=[[0.0] * 64])
+    assert [parts(line) for line in shown] == [parts(line) for line in curl_lines(cast(Any, stage))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path):
+    links = re.findall(r"\]\(([^)#]+)\)", page.read_text())
+    dead = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert dead == []
+
+
+def test_every_make_target_named_exists():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        name for page in PAGES for name in re.findall(r"(?:`|^)make ([a-z]+)", page.read_text(), re.MULTILINE)
+    }
+    assert named - targets == set()
+    assert {"demo", "test", "check", "bench"} <= named
+
+
+def test_every_command_named_exists():
+    commands = {
+        command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands
+    }
+    named = {name for page in PAGES for name in re.findall(r"(?:`|bin/)tidegate ([a-z]+)", page.read_text())}
+    assert named - commands == set()
+    assert {"up", "demo", "check", "route"} <= named
+
+
+def test_the_rooms_drawn_are_the_rooms_there_are():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    drawn = next(block for _, block in BLOCK.findall(text) if block.startswith("cli\n"))
+    names = {
+        name.strip()
+        for line in drawn.splitlines()
+        for name in re.split(r"\s{2,}|\bPURE\b", line)[0].split("|")
+    }
+    made = {path.parent.name for path in (ROOT / "gateway").glob("*/__init__.py")}
+    assert names == made | {"oip"}
