@@ -9,9 +9,8 @@ How a call ends although the other side does not:
 - it waits for a connection only while one is being made, at most half its time and at most a second;
   a place that refuses connections is told apart at once, so that its time is left for another place;
 - gRPC's deadline ends it, and a local timer a little later if gRPC does not;
-- a connection on which the peer acknowledges nothing is closed by the kernel (TCP_USER_TIMEOUT, which
-  gRPC sets to the keepalive timeout), one whose peer is stopped by an unanswered keepalive ping. A
-  regular health check keeps pings off a healthy connection: Triton counts unprompted ones as abuse.
+- a connection that has fallen silent under a call is pinged, and closed when no answer comes; the
+  next call is made on a new one.
 
 One task watches the channel and dials again after a loss, so the first request after a restart does
 not pay for the connection.
@@ -45,8 +44,11 @@ GUARD_S = 0.5
 CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
+    # Quiet for 5 s with a call under way: ping, and give up after another 3 s. Core waits for a ping's
+    # answer by its own setting, whose minute the keepalive timeout does not shorten.
     ("grpc.keepalive_time_ms", 5000),
     ("grpc.keepalive_timeout_ms", 3000),
+    ("grpc.http2.ping_timeout_ms", 3000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 3000),
     ("grpc.max_reconnect_backoff_ms", 1000),

@@ -44,7 +44,9 @@ class Effort:
 
 MIN_SAMPLES = 5
 GROWTH = 1.05
-"""Throughput must grow by this factor for the next doubling to be worth it."""
+"""A doubling that raises throughput by less than this factor is flat ..."""
+FLAT_STEPS = 2
+"""... and this many in a row are the plateau; a single one may be the machine's own noise."""
 MAX_SLOWDOWN = 20.0
 """A median latency this many times the idle one ends the doubling."""
 LATENCY_SHARE = 0.4
@@ -132,7 +134,7 @@ class _Job:
     async def saturate(self, idle_s: float) -> float:
         """The best throughput, in requests per second."""
         effort = self._effort
-        best = 1 / idle_s
+        best, flat = 1 / idle_s, 0
         doublings = [2**n for n in range(1, effort.max_inflight.bit_length())]
         for done, inflight in enumerate(doublings, 1):
             try:
@@ -140,9 +142,9 @@ class _Job:
             except AttemptError:
                 break  # what it refuses to take on is beyond its capacity
             self._progress(LATENCY_SHARE + (1 - LATENCY_SHARE) * done / len(doublings))
-            grew = rate > best * GROWTH
+            flat = 0 if rate > best * GROWTH else flat + 1
             best = max(best, rate)
-            if not grew or median_s > MAX_SLOWDOWN * idle_s:
+            if flat == FLAT_STEPS or median_s > MAX_SLOWDOWN * idle_s:
                 break
         self._progress(1.0)
         return best
