@@ -19,6 +19,7 @@ from gateway.pipeline.dispatch import Course, Dispatcher
 from gateway.pipeline.options import parse_options
 from gateway.pipeline.records import DecisionRing
 from gateway.pipeline.state import ReplicaState
+from gateway.resilience.deadline import request_deadline
 from gateway.routing.predict import key_of
 from gateway.telemetry import RequestTelemetry, Telemetry
 from oip import codec as oip_codec
@@ -98,7 +99,9 @@ class Director:
             if error is not None:
                 raise error
             self._admit()
-            deadline = self._deadline(call, options)
+            deadline = request_deadline(
+                call.received, options.deadline_ms, call.deadline, DEFAULT_TIMEOUT_S
+            )
             async with asyncio.timeout_at(deadline):
                 body, headers = await self._infer(call, codec, options, deadline, flow)
             ended_by = None
@@ -185,14 +188,6 @@ class Director:
             raise Refusal(
                 Reason.OVERLOADED, f"{limit} requests are in flight, as many as this gateway takes; try again"
             )
-
-    def _deadline(self, call: Call, options: Options) -> float:
-        """The nearest of the transport's, the caller's and the default deadline."""
-        own = DEFAULT_TIMEOUT_S if options.deadline_ms is None else options.deadline_ms / 1000
-        deadline = call.received + own
-        if call.deadline is not None:
-            deadline = min(call.deadline, deadline) if options.deadline_ms is not None else call.deadline
-        return deadline
 
     def _request(
         self, model: str, version: str, options: Options, payload_bytes: int, time_left_s: float

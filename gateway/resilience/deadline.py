@@ -18,8 +18,3 @@ def request_deadline(
     given = nearest(option, transport)
     return received + default_s if given is None else given
 
-
-def time_left(deadline: float | None, now: float) -> float | None:
-    """Seconds until the deadline, 0 once it has passed; None without one. It is also the time that an
-    attempt which begins now may take."""
-    return None if deadline is None else max(0.0, deadline - now)

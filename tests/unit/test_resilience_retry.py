@@ -5,7 +5,7 @@ import pytest
 from gateway.core.config import Retry
 from gateway.core.errors import AttemptError
 from gateway.resilience.budget import RetryBudget
-from gateway.resilience.deadline import nearest, request_deadline, time_left
+from gateway.resilience.deadline import nearest, request_deadline
 from gateway.resilience.retry import Halt, may_repeat, why_no_retry
 from oip.reasons import Reason
 
@@ -94,6 +94,3 @@ def test_deadlines() -> None:
     assert request_deadline(100.0, None, 500.0, 60) == 500.0
     assert request_deadline(100.0, 90_000, None, 60) == 190.0
     assert request_deadline(100.0, None, None, 60) == 160.0
-    assert time_left(10.0, 7.5) == 2.5
-    assert time_left(10.0, 11.0) == 0.0
-    assert time_left(None, 11.0) is None
