@@ -99,9 +99,7 @@ class Director:
             if error is not None:
                 raise error
             self._admit()
-            deadline = request_deadline(
-                call.received, options.deadline_ms, call.deadline, DEFAULT_TIMEOUT_S
-            )
+            deadline = request_deadline(call.received, options.deadline_ms, call.deadline, DEFAULT_TIMEOUT_S)
             async with asyncio.timeout_at(deadline):
                 body, headers = await self._infer(call, codec, options, deadline, flow)
             ended_by = None

@@ -17,4 +17,3 @@ def request_deadline(
     option = None if deadline_ms is None else received + deadline_ms / 1000
     given = nearest(option, transport)
     return received + default_s if given is None else given
-
