@@ -10,7 +10,7 @@ from typing import Annotated, Any, Protocol
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from oip.errors import OipError
@@ -20,21 +20,31 @@ PREFIX = "/api/v1"
 NOT_SERVED = ("devices", "rollouts", "updates", "costs")
 
 
+def _printable(text: str) -> str:
+    """JSON can spell control characters and lone surrogates, which no header or answer can carry."""
+    if not text.isprintable():
+        raise ValueError("holds characters that cannot be shown")
+    return text
+
+
+Text = Annotated[str, Field(max_length=256), AfterValidator(_printable)]
+
+
 class RouteQuery(BaseModel):
     """What a dry run supposes about a request. The names are those of the request options."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    model: Annotated[str, Field(min_length=1)]
-    version: str = ""
-    privacy: str | None = None
-    policy: str | None = None
+    model: Annotated[Text, Field(min_length=1)]
+    version: Text = ""
+    privacy: Text | None = None
+    policy: Text | None = None
     deadline_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     max_cost: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    payload_bytes: Annotated[int, Field(ge=0)] = 0
-    site: str | None = None
-    device: str | None = None
-    tenant: str | None = None
+    payload_bytes: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    site: Text | None = None
+    device: Text | None = None
+    tenant: Text | None = None
 
 
 class ControlPlane(Protocol):
@@ -119,5 +129,9 @@ def operator_app(control: ControlPlane, version: str) -> FastAPI:
             error.status_code,
             headers=error.headers,
         )
+
+    @app.exception_handler(Exception)
+    async def unexpected(_: Request, error: Exception) -> JSONResponse:  # pyright: ignore[reportUnusedFunction]
+        return JSONResponse({"error": f"the operator API failed ({type(error).__name__}); see its log"}, 500)
 
     return app

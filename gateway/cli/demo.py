@@ -31,6 +31,7 @@ def demo(
     from gateway.demo.scenes import CALLS_IN_ALL, play
     from gateway.demo.stage import staged
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs is stopped, however this ends
     talk = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (

@@ -34,17 +34,22 @@ def up(
     """Start the gateway; prints `ready` once it serves."""
     config, revision = load(file)
     from gateway.serve.settings import Address, Listen, ReplicaSettings
+    from gateway.store.profiles import ProfileStore
 
     try:
         listen = Listen(Address.parse(http), Address.parse(grpc), Address.parse(metrics))
     except ValueError as error:
+        fail(str(error), 2)
+    try:
+        ProfileStore(state_dir).load()
+    except (OSError, ValueError) as error:
         fail(str(error), 2)
     asked = threading.Event()
 
     from gateway.serve.environment import prepare
 
     prepare()
-    from gateway.serve.app import StartError, running
+    from gateway.serve.app import StartError, StopError, running
 
     settings = ReplicaSettings(config, revision, listen, state_dir.absolute(), drain_s)
     try:
@@ -60,7 +65,7 @@ def up(
                 print("ready", flush=True)
             asked.wait()
             print("draining", file=sys.stderr, flush=True)
-    except StartError as error:
+    except (StartError, StopError) as error:
         fail(str(error), 1)
 
 

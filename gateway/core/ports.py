@@ -98,7 +98,7 @@ class Service(Protocol):
         """Whether new work is taken and some model can be answered."""
         ...
 
-    def model_ready(self, model: str, version: str) -> bool:
+    async def model_ready(self, model: str, version: str) -> bool:
         """Raises Refusal for an unknown model or version."""
         ...
 

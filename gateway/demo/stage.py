@@ -125,6 +125,7 @@ def _gateway(work: Path, stage: Stage) -> Iterator[None]:
         stdout=subprocess.PIPE,
         stderr=log,
         text=True,
+        start_new_session=True,  # Ctrl-C is for the demo, which then lets the gateway drain
     )
     try:
         assert process.stdout is not None

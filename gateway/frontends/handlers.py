@@ -81,7 +81,7 @@ class Handlers:
     async def _model_ready(self, call: Call, codec: BindingCodec) -> Reply:
         model, version = await codec.model(call)
         try:
-            return codec.model_ready(self.service.model_ready(model, version))
+            return codec.model_ready(await self.service.model_ready(model, version))
         except Refusal as refusal:
             if refusal.reason not in (Reason.UNKNOWN_MODEL, Reason.UNKNOWN_VERSION):
                 raise

@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
 from gateway.core.call import Call, Reply
-from gateway.core.config import Config, ModelConfig, VariantConfig
-from gateway.core.decision import Attempt, Candidate, Decision, VariantKey
-from gateway.core.errors import AttemptError, Refusal, TidegateError
+from gateway.core.config import Config
+from gateway.core.decision import Attempt, Candidate, Decision
+from gateway.core.errors import Refusal, TidegateError
 from gateway.core.ports import Endpoint, InferCodec
 from gateway.core.request import Options, Request
 from gateway.decide import decide, gateway_refusal
-from gateway.pipeline.dispatch import Course, Dispatcher
+from gateway.pipeline.dispatch import DEADLINE_SLACK_S, Course, Dispatcher
 from gateway.pipeline.options import parse_options
+from gateway.pipeline.questions import Questions
 from gateway.pipeline.records import DecisionRing
 from gateway.pipeline.state import ReplicaState
 from gateway.resilience.deadline import request_deadline
-from gateway.routing.predict import key_of
 from gateway.telemetry import RequestTelemetry, Telemetry
-from oip import codec as oip_codec
 from oip.errors import OipError
 from oip.reasons import Reason
 from oip.scan import scan_request, scan_response, splice
 
 DEFAULT_TIMEOUT_S = 60.0
 """How long a request without any deadline may take: a caller that set none still gets an answer."""
-QUESTION_TIMEOUT_S = 2.0
-"""How long an endpoint may take over a question about a model (metadata, configuration)."""
 
 
 @dataclass(slots=True)
@@ -74,9 +71,8 @@ class Director:
         telemetry: Telemetry,
     ) -> None:
         self._config = config
-        self._models = {m.name: m for m in config.models}
         self._state = state
-        self._endpoints = endpoints
+        self._questions = Questions(config, state, endpoints)
         self._dispatcher = dispatcher
         self._records = records
         self._telemetry = telemetry
@@ -95,11 +91,11 @@ class Director:
         self._inflight += 1
         self._idle.clear()
         ended_by: Reason | None = Reason.CANCELLED
+        deadline = request_deadline(call.received, options.deadline_ms, call.deadline, DEFAULT_TIMEOUT_S)
         try:
             if error is not None:
                 raise error
             self._admit()
-            deadline = request_deadline(call.received, options.deadline_ms, call.deadline, DEFAULT_TIMEOUT_S)
             async with asyncio.timeout_at(deadline):
                 body, headers = await self._infer(call, codec, options, deadline, flow)
             ended_by = None
@@ -110,6 +106,10 @@ class Director:
         except OipError as raised:
             error = raised if isinstance(raised, TidegateError) else Refusal(raised.reason, raised.message)
             ended_by = error.reason
+        except asyncio.CancelledError:
+            if time.monotonic() >= deadline - DEADLINE_SLACK_S:
+                ended_by = Reason.DEADLINE
+            raise
         except Exception:
             ended_by = Reason.INTERNAL
             raise
@@ -127,6 +127,8 @@ class Director:
     ) -> tuple[bytes, list[tuple[str, str]]]:
         refusal = gateway_refusal(self._config, options, call.model)
         if refusal is not None:
+            if refusal.reason is Reason.PRIVACY:
+                flow.decision = self._refused_early(call, options, refusal)
             raise refusal
         body = codec.decode(await call.body.read())
         view = scan_request(body)
@@ -138,8 +140,8 @@ class Director:
             raise Refusal(flow.decision.refused, flow.decision.message)
         course = Course(request, flow.decision, body, view, deadline, flow.telemetry, flow.attempts)
         candidate, response = await self._dispatcher.run(course)
-        answer, headers = codec.encode(_named(response, view.model_name))
         flow.answered_by = candidate
+        answer, headers = codec.encode(_named(response, view.model_name))
         return answer, list(headers)
 
     def dry_run(self, model: str, version: str, options: Options, payload_bytes: int) -> Decision:
@@ -152,22 +154,16 @@ class Director:
         return True
 
     def ready(self) -> bool:
-        return not self._draining and any(self._serving(m, "") for m in self._config.models)
+        return not self._draining and self._questions.any_ready()
 
-    def model_ready(self, model: str, version: str) -> bool:
-        return not self._draining and bool(self._serving(self._model(model, version), version))
+    async def model_ready(self, model: str, version: str) -> bool:
+        return await self._questions.model_ready(model, version) and not self._draining
 
     async def model_metadata(self, model: str, version: str) -> bytes:
-        answer = await self._ask(
-            model, version, lambda e, k: e.model_metadata(k.model, k.version, QUESTION_TIMEOUT_S)
-        )
-        return oip_codec.rename_metadata(answer, model)
+        return await self._questions.model_metadata(model, version)
 
     async def model_config(self, model: str, version: str) -> bytes:
-        answer = await self._ask(
-            model, version, lambda e, k: e.model_config(k.model, k.version, QUESTION_TIMEOUT_S)
-        )
-        return oip_codec.rename_config(answer, model)
+        return await self._questions.model_config(model, version)
 
     async def drain(self, grace_s: float) -> None:
         """Take no new requests and wait, at most `grace_s`, for those that run."""
@@ -177,6 +173,27 @@ class Director:
                 await self._idle.wait()
         except TimeoutError:
             return
+
+    def _refused_early(self, call: Call, options: Options, refusal: Refusal) -> Decision:
+        """The record of a request whose headers were enough to refuse it: no place was considered."""
+        model = next((m for m in self._config.models if m.name == call.model), None)
+        names = () if model is None else (model.privacy or self._config.privacy.default,)
+        if options.privacy is not None:
+            names = (*names, options.privacy)
+        return Decision(
+            id=self._records.next_id(),
+            wall_time=time.time(),
+            model="" if model is None else model.name,
+            version=call.version or "",
+            privacy=tuple(dict.fromkeys(names)),
+            policy="",
+            revision=self._state.snapshot.revision,
+            candidates=(),
+            plan=(),
+            model_config=model,
+            refused=refusal.reason,
+            message=refusal.message,
+        )
 
     def _admit(self) -> None:
         if self._draining:
@@ -199,48 +216,6 @@ class Director:
             decision_id=self._records.next_id(),
             wall_time=time.time(),
         )
-
-    def _model(self, name: str, version: str) -> ModelConfig:
-        model = self._models.get(name)
-        if model is None:
-            raise Refusal(Reason.UNKNOWN_MODEL, f"Request for unknown model: '{name}' is not found")
-        if version and not any(v.version in (None, version) for v in model.variants):
-            raise Refusal(
-                Reason.UNKNOWN_VERSION, f"Request for unknown model: '{name}' version {version} is not found"
-            )
-        return model
-
-    def _serving(self, model: ModelConfig, version: str) -> list[VariantConfig]:
-        """The variants that can answer now."""
-        snapshot = self._state.snapshot
-        return [
-            v
-            for v in model.variants
-            if (not version or v.version in (None, version))
-            and snapshot.endpoints[v.endpoint].up
-            and snapshot.variants[key_of(model, v)].ready
-        ]
-
-    async def _ask(
-        self, model: str, version: str, question: Callable[[Endpoint, VariantKey], Awaitable[bytes]]
-    ) -> bytes:
-        """Put a question about a model to the first place that answers it."""
-        found = self._model(model, version)
-        failure: AttemptError | None = None
-        for variant in self._serving(found, version):
-            key = key_of(found, variant)
-            try:
-                return await question(self._endpoints[variant.endpoint], _at_version(key, version))
-            except AttemptError as error:
-                failure = error
-        if failure is not None:
-            raise failure
-        raise Refusal(Reason.NO_CANDIDATE, f"no endpoint is ready to answer for model '{model}'")
-
-
-def _at_version(key: VariantKey, version: str) -> VariantKey:
-    """The variant, at the version that was asked for where it leaves that open."""
-    return key if key.version else key._replace(version=version)
 
 
 def _named(response: bytes, model: str) -> bytes:

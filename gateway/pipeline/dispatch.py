@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -21,6 +22,10 @@ from oip.scan import RequestView, splice
 
 Clock = Callable[[], float]
 """The monotonic clock that deadlines are instants of."""
+
+DEADLINE_SLACK_S = 0.02
+"""How much before its deadline a request that is cancelled counts as one that ran into it: a gRPC
+caller goes away at its own deadline, in the same moment as our timer ends."""
 
 _OUTCOMES = {
     Reason.UNAVAILABLE: Outcome.UNAVAILABLE,
@@ -106,6 +111,11 @@ class Dispatcher:
             outcome = Outcome.OK
             cost = self._cost(key, len(body), len(response))
             return response
+        except asyncio.CancelledError:
+            if self._clock() >= course.deadline - DEADLINE_SLACK_S:
+                outcome = Outcome.DEADLINE
+            cost = self._cost(key, len(body), None)
+            raise
         except AttemptError as error:
             outcome = _OUTCOMES.get(error.reason, Outcome.REJECTED)
             cost = self._cost(key, len(body) if error.sent else 0, None)

@@ -12,7 +12,9 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray.exceptions import RayError
 from ray.serve.config import HTTPOptions, ProxyLocation
+from ray.serve.exceptions import RayServeException
 from ray.serve.schema import LoggingConfig
 
 from gateway.serve.control import APP, DATA_PLANE, Control
@@ -27,13 +29,17 @@ class StartError(RuntimeError):
     """The gateway could not start; the message says why in one sentence."""
 
 
+class StopError(RuntimeError):
+    """The gateway stopped, but not as it should; the message says how in one sentence."""
+
+
 @contextlib.contextmanager
 def running(settings: ReplicaSettings, source: str) -> Iterator[dict[str, Any]]:
     """Run the gateway; yields what it serves: `{"http": "IP:PORT", "grpc": ..., "metrics": ..., "pids": {...}}`.
 
     Joins the cluster that RAY_ADDRESS names, else starts one of its own. On leaving, requests in
     flight are finished (at most `settings.drain_s`); then the own Ray is stopped as a whole, or the
-    gateway's application is taken off the cluster. Raises StartError.
+    gateway's application is taken off the cluster. Raises StartError, and StopError on leaving.
     """
     settings = replace(settings, listen=_resolved(settings.listen))
     address = os.environ.get("RAY_ADDRESS")
@@ -56,7 +62,12 @@ def running(settings: ReplicaSettings, source: str) -> Iterator[dict[str, Any]]:
             raise StartError(described["failure"])
         pid = described.pop("pid")
         yield {**described, "pids": {"data_plane": [pid]}}
-        handle.drain.remote().result(timeout_s=settings.drain_s + STOP_MARGIN_S)
+        try:
+            handle.drain.remote().result(timeout_s=settings.drain_s + STOP_MARGIN_S)
+        except (TimeoutError, RayError, RayServeException) as error:
+            raise StopError(
+                f"requests may have been cut off: the drain failed ({type(error).__name__})"
+            ) from error
     finally:
         if address is not None:
             serve.delete(APP)

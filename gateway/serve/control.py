@@ -6,6 +6,8 @@ from typing import Any
 
 import httpx
 from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
 
 import gateway
 from gateway.admin.app import RouteQuery, operator_app
@@ -63,7 +65,11 @@ class Control:
 
     async def _ask(self, method: str, *args: Any) -> Any:
         plane = serve.get_deployment_handle(DATA_PLANE, APP)
-        answer = await getattr(plane, method).remote(*args)
+        try:
+            answer = await getattr(plane, method).remote(*args)
+        except (RayError, RayServeException) as error:
+            text = f"the data plane is not available ({type(error).__name__}); try again"
+            raise OipError(Reason.UNAVAILABLE, text) from error
         if "error" in answer:
             raise OipError(Reason(answer["error"]["reason"]), answer["error"]["message"])
         return answer["value"]

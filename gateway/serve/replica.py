@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -18,14 +19,18 @@ from gateway.serve.settings import ReplicaSettings
 from oip.errors import OipError
 
 T = TypeVar("T")
+TELL_S = 5.0
+"""How long a replica that did not start waits to be asked why."""
 logger = logging.getLogger(__name__)
 
 
 class DataPlane:
     """One data plane replica.
 
-    A failure to start (an address in use, say) is kept and told by `describe` instead of raised:
-    Serve would try such a replica again and again, and the one who typed the address would wait.
+    A failure to start (an address in use, say) is kept and told by `describe` for a while instead
+    of raised: Serve would only try again and again, and the one who typed the address would wait.
+    After that the replica is unhealthy, so that one which came back to a taken address is replaced
+    until the address is free.
     """
 
     def __init__(self, settings: ReplicaSettings, control: DeploymentHandle) -> None:
@@ -41,10 +46,12 @@ class DataPlane:
         self._runtime = Runtime(settings, operator)
         self._drain_s = settings.drain_s
         self._failure = ""
+        self._tell_until = time.monotonic() + TELL_S
         try:
             asyncio.run_coroutine_threadsafe(self._runtime.start(), self._loop).result()
         except (OSError, ValueError, OipError) as error:
             self._failure = str(error)
+            logger.error("the data plane did not start: %s", error)
         except Exception as error:
             logger.exception("the data plane did not start")
             self._failure = (
@@ -77,6 +84,8 @@ class DataPlane:
         """Asked by Serve; a replica whose listeners' thread has ended is replaced."""
         if not self._thread.is_alive():
             raise RuntimeError("the listeners' thread has ended")
+        if self._failure and time.monotonic() > self._tell_until:
+            raise RuntimeError(self._failure)
 
     async def __del__(self) -> None:
         """Awaited by Serve when it stops the replica."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import time
 from collections.abc import Callable
@@ -32,10 +33,14 @@ from gateway.telemetry import Telemetry
 from oip.errors import OipError
 from oip.reasons import Reason
 
+logger = logging.getLogger(__name__)
+
 HOUSEKEEPING_S = 2.0
 """How often stored profiles are looked for and figures are let grow old."""
 
 
+LEAST_GRACE_S = 1.0
+"""What a listener gets to close in, however much of the grace is gone."""
 CALLERS_MISTAKES = frozenset({Reason.UNKNOWN_MODEL, Reason.UNKNOWN_VERSION, Reason.BAD_OPTION})
 """Refusals of a dry run that are errors in the question rather than its answer."""
 
@@ -53,48 +58,67 @@ class Runtime:
         self._profiles_seen: object = None
         self._endpoints: dict[str, Endpoint] = {}
         self._monitors: dict[str, Monitor] = {}
-        self._housekeeping: asyncio.Task[None] | None = None
+        dispatcher = Dispatcher(self._state, self._endpoints, self._lost, time.monotonic)
+        self._director = Director(
+            settings.config, self._state, self._endpoints, dispatcher, self._records, self._telemetry
+        )
+        self._opened = contextlib.AsyncExitStack()
+        """What must be closed, the last opened first."""
+        self._grace_until = 0.0
 
     async def start(self) -> None:
-        """Begin serving. Raises OSError for an address that cannot be bound, ValueError for stored
-        profiles that cannot be read."""
-        config, listen = self._settings.config, self._settings.listen
-        self._telemetry.start()
-        self._telemetry.metrics.config_revision(self._settings.revision)
-        self._read_profiles()
+        """Begin serving. Raises OSError for an address that cannot be bound and OipError for an
+        endpoint that cannot be made; nothing is left open then."""
+        try:
+            self._telemetry.start()
+            self._opened.push_async_callback(asyncio.to_thread, self._telemetry.shutdown)
+            self._telemetry.metrics.config_revision(self._settings.revision)
+            self._read_profiles()
+            await self._start_endpoints()
+            await self._start_listeners()
+        except BaseException:
+            await self._opened.aclose()
+            raise
+
+    async def _start_endpoints(self) -> None:
         kinds = cast("dict[str, Callable[[EndpointConfig], Endpoint]]", discover("gateway.backends"))
-        for declared in config.endpoints:
-            self._endpoints[declared.name] = kinds[declared.kind](declared)
-        for name, endpoint in self._endpoints.items():
+        for declared in self._settings.config.endpoints:
+            name = declared.name
+            endpoint = self._endpoints[name] = kinds[declared.kind](declared)
             await endpoint.start()
-            self._monitors[name] = Monitor(
+            self._opened.push_async_callback(endpoint.close)
+            monitor = self._monitors[name] = Monitor(
                 endpoint, self._state.models_of(name), lambda health, name=name: self._heard(name, health)
             )
+            self._opened.push_async_callback(monitor.close)
         # The first look comes before the first request, so that a gateway that says it is up knows its places.
         await asyncio.gather(*(monitor.look() for monitor in self._monitors.values()))
         for monitor in self._monitors.values():
             monitor.start()
-        self._housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
-        dispatcher = Dispatcher(
-            self._state, self._endpoints, lambda name: self._monitors[name].look_now(), time.monotonic
-        )
-        self._director = Director(
-            config, self._state, self._endpoints, dispatcher, self._records, self._telemetry
-        )
+        housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
+        self._opened.callback(housekeeping.cancel)
+
+    async def _start_listeners(self) -> None:
+        listen = self._settings.listen
         handlers = Handlers(self._director, name="tidegate", version=gateway.__version__)
-        body_bytes = int(config.gateway.limits.max_body_mb * 2**20)
-        self._grpc = GrpcLane(handlers, listen.grpc.host, listen.grpc.port, max_message_bytes=body_bytes)
-        self._http = HttpLane(
+        body_bytes = int(self._settings.config.gateway.limits.max_body_mb * 2**20)
+        grpc = GrpcLane(handlers, listen.grpc.host, listen.grpc.port, max_message_bytes=body_bytes)
+        http = HttpLane(
             handlers,
             OperatorPassage(self._operator),
             listen.http.host,
             listen.http.port,
             max_body_bytes=body_bytes,
         )
-        self._scrape = ScrapeListener(self._telemetry.metrics, listen.metrics)
-        await self._grpc.start()
-        await self._http.start()
-        await self._scrape.start()
+        scrape = ScrapeListener(self._telemetry.metrics, listen.metrics)
+        await scrape.start()
+        self._opened.push_async_callback(scrape.close)
+        for lane in (grpc, http):
+            await lane.start()
+            self._opened.push_async_callback(self._drain_lane, lane)
+
+    async def _drain_lane(self, lane: GrpcLane | HttpLane) -> None:
+        await lane.drain(max(LEAST_GRACE_S, self._grace_until - time.monotonic()))
 
     def addresses(self) -> dict[str, str]:
         """Where the listeners are, as IP:PORT by name."""
@@ -103,16 +127,9 @@ class Runtime:
 
     async def drain(self, grace_s: float) -> None:
         """Say not ready, finish what runs (at most `grace_s`), close everything."""
-        started = time.monotonic()
+        self._grace_until = time.monotonic() + grace_s
         await self._director.drain(grace_s)
-        left = max(1.0, grace_s - (time.monotonic() - started))
-        await asyncio.gather(self._grpc.drain(left), self._http.drain(left))
-        if self._housekeeping is not None:
-            self._housekeeping.cancel()
-        await asyncio.gather(*(monitor.close() for monitor in self._monitors.values()))
-        await asyncio.gather(*(endpoint.close() for endpoint in self._endpoints.values()))
-        await self._scrape.close()
-        await asyncio.to_thread(self._telemetry.shutdown)
+        await self._opened.aclose()
 
     async def endpoints_view(self) -> list[dict[str, Any]]:
         return await views.endpoints(
@@ -146,15 +163,25 @@ class Runtime:
         self._state.heard(name, health)
         self._telemetry.metrics.endpoint_up(name, health.up)
 
+    def _lost(self, name: str) -> None:
+        """An attempt found the endpoint gone: say so, and look whether that stands."""
+        self._telemetry.metrics.endpoint_up(name, False)
+        self._monitors[name].look_now()
+
     def _read_profiles(self) -> None:
+        """Take in stored measurements if they changed. A file that cannot be read keeps the figures
+        there are and is told once: a replica that is replaced must serve all the same."""
         seen = self._profiles.change_token()
-        if seen != self._profiles_seen:
+        if seen == self._profiles_seen:
+            return
+        self._profiles_seen = seen
+        try:
             self._state.profiles(self._profiles.load(), time.monotonic(), time.time())
-            self._profiles_seen = seen
+        except (OSError, ValueError) as error:
+            logger.error("stored measurements are not used: %s", error)
 
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
-            with contextlib.suppress(ValueError):  # a broken file keeps the figures there are
-                self._read_profiles()
+            self._read_profiles()
             self._state.tick(time.monotonic())

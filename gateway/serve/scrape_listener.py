@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Any, cast
 
 import uvicorn
 
@@ -33,7 +34,12 @@ class ScrapeListener:
         self._ticker = asyncio.create_task(self._server.main_loop())
 
     async def close(self) -> None:
-        if self._ticker is not None:
-            self._server.should_exit = True
-            await self._ticker
-            await self._server.shutdown()
+        """At once: a scrape can be made again, and one that nobody reads must not hold a drain."""
+        if self._ticker is None:
+            return
+        for server in self._server.servers:
+            server.close()
+        for connection in list(self._server.server_state.connections):
+            cast("Any", connection).transport.abort()
+        self._server.should_exit = True
+        await self._ticker

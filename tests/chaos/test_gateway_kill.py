@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import threading
 import time
 from collections import Counter
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+import httpx
 import numpy as np
 import psutil
 import pytest
@@ -90,6 +93,16 @@ def traffic(gateway: Gateway, at: int, event) -> list[Seen]:
     return seen
 
 
+def data_planes(gateway: Gateway) -> set[int]:
+    """Process ids of the data plane replicas there are."""
+    found: set[int] = set()
+    for process in psutil.Process(gateway.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "DataPlane" in " ".join(process.cmdline()):
+                found.add(process.pid)
+    return found
+
+
 @pytest.fixture
 def tritons(tmp_path: Path):
     servers = [TritonServer(REPOSITORY, load=["id_int32"], log=tmp_path / f"t{i}.log") for i in range(2)]
@@ -163,3 +176,35 @@ def test_killed_replica_comes_back_at_the_same_address(tritons: list[TritonServe
                 return ask(service_pb2_grpc.GRPCInferenceServiceStub(channel), 7).status == "OK"
 
         gateway.wait(back, 60.0)
+
+
+def test_replica_that_finds_its_address_taken_comes_back_once_it_is_free(
+    tritons: list[TritonServer], tmp_path: Path
+):
+    with running_gateway(config(tritons, True), tmp_path) as gateway:
+        gateway.wait_up("first", "second")
+        host, port = gateway.http.rsplit(":", 1)
+        os.kill(gateway.pids["data_plane"][0], signal.SIGKILL)
+        held: list[socket.socket] = []
+
+        def taken() -> bool:
+            with contextlib.suppress(OSError):
+                held.append(socket.create_server((host, int(port))))
+            return bool(held)
+
+        gateway.wait(taken)
+        seen = set(gateway.pids["data_plane"])
+
+        def replaced_twice() -> bool:
+            seen.update(data_planes(gateway))
+            return len(seen) >= 3
+
+        gateway.wait(replaced_twice, 90.0)
+        held[0].close()
+
+        def back() -> bool:
+            with contextlib.suppress(httpx.HTTPError):
+                return httpx.get(f"http://{gateway.http}/v2/health/ready").status_code == 200
+            return False
+
+        gateway.wait(back, 90.0)

@@ -53,7 +53,7 @@ class FakeService:
     def ready(self) -> bool:
         return self.is_ready
 
-    def model_ready(self, model: str, version: str) -> bool:
+    async def model_ready(self, model: str, version: str) -> bool:
         self._known(model, version)
         return model != "gone"
 

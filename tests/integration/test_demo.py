@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import httpx
 import pytest
@@ -57,8 +58,8 @@ def replay(line: str) -> httpx.Response:
     """The request of a curl line of ours, without needing curl."""
     words = shlex.split(line)
     url = next(w for w in words if w.startswith("http://"))
-    headers = dict(h.split(": ", 1) for flag, h in zip(words, words[1:], strict=False) if flag == "-H")
-    (body,) = (d for flag, d in zip(words, words[1:], strict=False) if flag == "-d")
+    headers = dict(h.split(": ", 1) for flag, h in pairwise(words) if flag == "-H")
+    (body,) = (d for flag, d in pairwise(words) if flag == "-d")
     return httpx.post(url, content=body, headers=headers, timeout=20)
 
 

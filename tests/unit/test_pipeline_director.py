@@ -186,6 +186,42 @@ async def test_deadline_ends_a_request_that_hangs_and_bounds_the_attempt():
     assert b.endpoints["site"].cancelled == 1
 
 
+async def test_attempt_cut_off_by_the_deadline_is_recorded_and_paid_as_such():
+    endpoints = [{**e.model_dump(), "price": {"egress_per_gb": 1e9}} for e in config_of().endpoints]
+    b = await bench(config_of(endpoints=endpoints))
+    hangs(b.endpoints["site"])
+    reply = await b.director.infer(call_of(deadline_ms="60"), CODEC)
+    record = b.records.get(headers(reply)["tidegate-decision"])
+    assert record is not None
+    (attempt,) = record["attempts"]
+    assert attempt["outcome"] == "deadline"
+    assert attempt["cost"] == len(request())
+
+
+async def test_caller_that_leaves_at_its_deadline_counts_as_that():
+    b = await bench()
+    asked = hangs(b.endpoints["site"])
+    call = call_of(deadline_s=0.06)
+    task = asyncio.create_task(b.director.infer(call, CODEC))
+    await asked.wait()
+    assert call.deadline is not None
+    await asyncio.sleep(call.deadline - asyncio.get_running_loop().time() - 0.005)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    text = b.telemetry.metrics.render("")[0].decode()
+    assert 'code="deadline"' in text
+    assert 'code="cancelled"' not in text
+
+
+async def test_early_refusal_has_a_record_that_says_why():
+    b = await bench()
+    reply = await b.director.infer(call_of(privacy="own"), CODEC)
+    record = b.records.get(headers(reply)["tidegate-decision"])
+    assert record is not None
+    assert (record["chosen"], record["privacy"], record["candidates"]) == (None, "own", [])
+    assert record["refused"]["reason"] == "privacy"
+
+
 async def test_nearer_of_two_deadlines_wins():
     b = await bench()
     await b.director.infer(call_of(deadline_s=5.0, deadline_ms="60000"), CODEC)
@@ -285,7 +321,7 @@ async def test_questions_about_models_go_to_a_place_that_is_ready():
     for name in b.endpoints:
         b.state.gone(name)
     assert not b.director.ready()
-    assert not b.director.model_ready("digits", "")
+    assert not await b.director.model_ready("digits", "")
     with pytest.raises(Refusal) as refused:
         await b.director.model_metadata("digits", "")
     assert refused.value.reason is Reason.NO_CANDIDATE

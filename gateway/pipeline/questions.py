@@ -1,0 +1,109 @@
+"""Questions about models: readiness, metadata, configuration. They carry no tensors, but a model's
+name and the caller's version, so the model's own class says which places may be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from gateway.core.config import Config
+from gateway.core.decision import VariantKey
+from gateway.core.errors import AttemptError, Refusal
+from gateway.core.ports import Endpoint
+from gateway.core.request import Options
+from gateway.decide import compiled
+from gateway.decide.tables import Model, Target
+from gateway.pipeline.state import ReplicaState
+from gateway.policy.privacy import origin_of
+from oip.codec import rename_config, rename_metadata
+from oip.names import shown
+from oip.reasons import Reason
+
+TIMEOUT_S = 2.0
+"""How long one endpoint may take over a question."""
+MAX_VERSION_DIGITS = 18
+"""Versions are 64-bit integers for Triton; longer ones name nothing."""
+
+
+class Questions:
+    """Answers from the first allowed place that is up and has the model ready."""
+
+    def __init__(self, config: Config, state: ReplicaState, endpoints: Mapping[str, Endpoint]) -> None:
+        self._tables = compiled(config)
+        self._origin = origin_of(self._tables.gateway, Options())
+        self._state = state
+        self._endpoints = endpoints
+
+    def any_ready(self) -> bool:
+        """Whether some model can be answered somewhere."""
+        return any(self._serving(model, "") for model in self._tables.models.values())
+
+    async def model_ready(self, name: str, version: str) -> bool:
+        """Raises Refusal for an unknown model or a version that no variant can have."""
+        for target in self._serving(self._model(name, version), version):
+            if not version or target.key.version:
+                return True
+            # The variant leaves the version to the endpoint, so only that knows.
+            health = await self._endpoints[target.key.endpoint].health(
+                [(target.key.model, version)], TIMEOUT_S
+            )
+            if health.up and all(model.ready for model in health.models):
+                return True
+        return False
+
+    async def model_metadata(self, name: str, version: str) -> bytes:
+        """A serialized ModelMetadataResponse under the gateway's own model name. Raises TidegateError."""
+        answer = await self._ask(name, version, lambda e, k: e.model_metadata(k.model, k.version, TIMEOUT_S))
+        return rename_metadata(answer, name)
+
+    async def model_config(self, name: str, version: str) -> bytes:
+        """A serialized ModelConfigResponse under the gateway's own model name. Raises TidegateError."""
+        answer = await self._ask(name, version, lambda e, k: e.model_config(k.model, k.version, TIMEOUT_S))
+        return rename_config(answer, name)
+
+    def _model(self, name: str, version: str) -> Model:
+        model = self._tables.models.get(name)
+        if model is None:
+            raise Refusal(Reason.UNKNOWN_MODEL, f"Request for unknown model: {shown(name)} is not found")
+        if version and not (_is_version(version) and any(_has(t, version) for t in model.targets)):
+            raise Refusal(
+                Reason.UNKNOWN_VERSION,
+                f"Request for unknown model: {shown(name)} version {shown(version)} is not found",
+            )
+        return model
+
+    def _serving(self, model: Model, version: str) -> list[Target]:
+        """The variants that may be asked and can answer now."""
+        wall = self._tables.wall((model.privacy,), self._origin)
+        if wall.gateway:
+            return []
+        snapshot = self._state.snapshot
+        return [
+            target
+            for target in model.targets
+            if not wall.endpoints[target.key.endpoint]
+            and (not version or _has(target, version))
+            and snapshot.endpoints[target.key.endpoint].up
+            and snapshot.variants[target.key].ready
+        ]
+
+    async def _ask(
+        self, name: str, version: str, question: Callable[[Endpoint, VariantKey], Awaitable[bytes]]
+    ) -> bytes:
+        failure: AttemptError | None = None
+        for target in self._serving(self._model(name, version), version):
+            key = target.key if target.key.version else target.key._replace(version=version)
+            try:
+                return await question(self._endpoints[key.endpoint], key)
+            except AttemptError as error:
+                failure = error
+        raise failure or Refusal(
+            Reason.NO_CANDIDATE, f"No endpoint is ready to answer for model {shown(name)}"
+        )
+
+
+def _has(target: Target, version: str) -> bool:
+    return target.key.version in ("", version)
+
+
+def _is_version(version: str) -> bool:
+    return version.isascii() and version.isdigit() and len(version) <= MAX_VERSION_DIGITS
