@@ -11,6 +11,7 @@ quietly let a later field win, the message is refused instead:
 - a singular field that occurs twice, and a map key that occurs twice;
 - a known field with another wire type (protobuf would treat it as unknown), and an unknown field in
   a map's entry (some parsers then keep the key, some do not);
+- more raw_input_contents than inputs (the surplus would travel on unseen by any check);
 - tags of more than 32 bits or five bytes (some parsers drop the high bits, which turns such a tag
   into another field's), lengths of more than 31 bits or five bytes, field number 0, groups.
 
@@ -93,6 +94,7 @@ def scan_request(body: bytes) -> RequestView:
     found: dict[int, tuple[Span, str]] = {}
     keys: list[str] = []
     budget = [MAX_FIELDS]
+    inputs = raws = 0
     try:
         for number, wire, start, low, high in _fields(body, 0, len(body), budget):
             if number > 7:
@@ -100,8 +102,9 @@ def scan_request(body: bytes) -> RequestView:
             if wire != _LEN:
                 raise _Broken(f"field {number} has wire type {wire}")
             if number == 7:
-                continue
-            if number == 5:
+                raws += 1
+            elif number == 5:
+                inputs += 1
                 _scan_tensor(body, low, high, budget, _INPUT)
             elif number == 6:
                 _scan_tensor(body, low, high, budget, _OUTPUT)
@@ -118,6 +121,10 @@ def scan_request(body: bytes) -> RequestView:
     version_span, version = found.get(2, (None, ""))
     if not name:
         raise OipError(Reason.MALFORMED, "The ModelInferRequest has no model_name.")
+    if raws > inputs:
+        raise OipError(
+            Reason.MALFORMED, f"The ModelInferRequest has {raws} raw_input_contents, but {inputs} inputs."
+        )
     return RequestView(name, version, found[3][1] if 3 in found else "", tuple(keys), name_span, version_span)
 
 

@@ -62,14 +62,15 @@ def inputs(draw: st.DrawFn) -> pb.ModelInferRequest.InferInputTensor:
 @st.composite
 def requests(draw: st.DrawFn) -> pb.ModelInferRequest:
     output = st.builds(pb.ModelInferRequest.InferRequestedOutputTensor, name=text, parameters=parameters())
+    given = draw(st.lists(inputs(), max_size=3))
     return pb.ModelInferRequest(
         model_name=draw(name),
         model_version=draw(text),
         id=draw(text),
         parameters=draw(parameters()),
-        inputs=draw(st.lists(inputs(), max_size=3)),
+        inputs=given,
         outputs=draw(st.lists(output, max_size=2)),
-        raw_input_contents=draw(st.lists(st.binary(max_size=300), max_size=3)),
+        raw_input_contents=draw(st.lists(st.binary(max_size=300), max_size=len(given))),
     )
 
 

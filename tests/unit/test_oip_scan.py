@@ -154,6 +154,14 @@ def test_a_missing_or_empty_name_is_refused(body: bytes):
     assert malformed(body) == "The ModelInferRequest has no model_name."
 
 
+@pytest.mark.parametrize(("inputs", "raws"), [(1, 2), (2, 3), (0, 1)])
+def test_more_raw_contents_than_inputs_are_refused(inputs: int, raws: int):
+    message = pb.ModelInferRequest(model_name="digits", raw_input_contents=[bytes(4)] * raws)
+    for at in range(inputs):
+        message.inputs.add(name=f"INPUT{at}", datatype="INT32", shape=[1])
+    assert f"{raws} raw_input_contents, but {inputs} inputs" in malformed(message.SerializeToString())
+
+
 def test_millions_of_tiny_fields_are_not_walked():
     few = NAME + b"\x40\x00" * (MAX_FIELDS - 1)
     assert scan_request(few).model_name == "digits"
