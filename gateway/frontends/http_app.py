@@ -208,12 +208,6 @@ def _check_framing(http_version: str, headers: Sequence[tuple[str, str]], arriva
     for key, value in headers:
         if key == "transfer-encoding" and (http_version != "1.1" or value.lower() != "chunked"):
             raise Refusal(Reason.MALFORMED, "the only Transfer-Encoding served is chunked, over HTTP/1.1")
-    if "upgrade" in names and ("transfer-encoding" in names or _declares_body(headers)):
-        raise Refusal(Reason.NOT_SERVED, "protocol upgrades are not served: send the body without Upgrade")
-
-
-def _declares_body(headers: Iterable[tuple[str, str]]) -> bool:
-    return any(key == "content-length" and value.strip("0") for key, value in headers)
 
 
 def _is_operators(raw_path: bytes) -> bool:

@@ -8,6 +8,8 @@
 - An error that leaves data unread is sent, the sending side is closed, and the connection
   lingers without reading: closing at once would reset it and could take the answer away from a
   caller that is still sending.
+- An offer to upgrade is declined by answering in HTTP/1.1. The parser takes it for accepted and stops
+  behind the head, so a new parser is told of the body's framing and reads on.
 - Trailer fields are dropped, so that nothing can come after a body and pass for a header.
 """
 
@@ -25,6 +27,7 @@ from oip.reasons import STATUS, Reason
 ARRIVAL = "tidegate.arrival"
 """Key of a request's `Arrival` in its scope's `extensions`."""
 MAX_HEAD_BYTES = 64 * 1024
+_FRAMING = (b"content-length", b"transfer-encoding")
 LINGER_S = 2.0
 
 
@@ -65,6 +68,8 @@ class PatientProtocol(HttpToolsProtocol):
         self._read_bytes = 0
         self._fault = ""
         self._deaf = False
+        self._upgrade_offered = False
+        self._retelling = False
         self._timer: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[None] = self.loop.create_future()
         """Done when the connection has ended."""
@@ -88,15 +93,8 @@ class PatientProtocol(HttpToolsProtocol):
             return
         self._read_bytes = len(data)
         self._head_is_new = False
-        parser = self.parser
-        assert parser is not None
         try:
-            parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # The request is served as it stands; what follows it is in another protocol.
-            self._deaf = True
-            self.cycle.keep_alive = False
-            return
+            self._feed(data)
         except httptools.HttpParserError as error:
             why = self._fault or f"the request is not well-formed HTTP/1.1: {error}"
             self._refuse(Reason.MALFORMED, why)
@@ -108,7 +106,38 @@ class PatientProtocol(HttpToolsProtocol):
         elif self._head_is_new:
             self._hold()
 
+    def _feed(self, data: bytes) -> None:
+        while True:
+            parser = self.parser
+            assert parser is not None
+            try:
+                parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as stopped:
+                if not self._upgrade_offered:
+                    # CONNECT: the request is served as it stands; what follows it is not HTTP.
+                    self._deaf = True
+                    self.cycle.keep_alive = False
+                    return
+                data = data[stopped.args[0] :]
+            self._upgrade_offered = False
+            self._read_on_without_upgrade()
+
+    def _read_on_without_upgrade(self) -> None:
+        """Puts a new parser where the one that saw an upgrade stopped: behind the request's head."""
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        framing = b"".join(b"%b: %b\r\n" % header for header in self.headers if header[0] in _FRAMING)
+        version = self.scope["http_version"].encode()
+        self._retelling = True
+        try:
+            self.parser.feed_data(b"POST / HTTP/%b\r\n%b\r\n" % (version, framing))
+        finally:
+            self._retelling = False
+
     def on_message_begin(self) -> None:
+        if self._retelling:
+            return
         super().on_message_begin()
         self._unset_keepalive_if_required()
         self._arrival = Arrival(self)
@@ -119,11 +148,17 @@ class PatientProtocol(HttpToolsProtocol):
         if self._timer is None:
             self._start_head_timer()
 
+    def on_url(self, url: bytes) -> None:
+        if not self._retelling:
+            super().on_url(url)
+
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self._retelling:
+            return
         self._stop_timer()
         if sum(len(name) + len(value) for name, value in self.headers) + len(self.url) > MAX_HEAD_BYTES:
             self._fault = f"the request's head is larger than {MAX_HEAD_BYTES} bytes"
@@ -133,9 +168,15 @@ class PatientProtocol(HttpToolsProtocol):
             raise ValueError(self._fault)
         self._in_head = False
         self._head_is_new = True
+        parser = self.parser
+        self._upgrade_offered = (
+            parser is not None and parser.should_upgrade() and parser.get_method() != b"CONNECT"
+        )
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
+        if self._upgrade_offered:
+            return
         self._arrival.complete = True
         super().on_message_complete()
 

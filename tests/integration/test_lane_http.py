@@ -411,13 +411,41 @@ async def test_a_broken_chunk_while_the_body_is_read_is_400(served: Served):
     assert served.service.bodies == []
 
 
-async def test_an_upgrade_is_ignored_and_the_connection_ends(served: Served):
+UPGRADE = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk")
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1 << 20], ids=["bytewise", "in-sevens", "at-once"])
+async def test_an_offer_to_upgrade_is_declined_and_the_connection_goes_on(served: Served, piece: int):
+    requests = [
+        head("GET", "/v2", *UPGRADE),
+        infer_head(*UPGRADE, length=len(JSON_INFER)) + JSON_INFER,
+        infer_head(*UPGRADE, "Transfer-Encoding: chunked") + chunked(JSON_INFER[:9], JSON_INFER[9:]),
+        infer_head(length=len(JSON_INFER)) + JSON_INFER,
+    ]
     connection = await served.connect()
-    await connection.send(head("GET", "/v2", "Connection: Upgrade", "Upgrade: h2c"))
-    answer = await connection.answer()
-    assert (answer.status, answer.header("connection")) == (200, "close")
-    body = infer_head("Connection: Upgrade", "Upgrade: h2c", length=len(JSON_INFER)) + JSON_INFER
-    assert (await served.exchange(body)).status == 501
+    raw = b"".join(requests)
+    for at in range(0, len(raw), piece):
+        await connection.send(raw[at : at + piece])
+    answers = [await connection.answer() for _ in requests]
+    assert [answer.status for answer in answers] == [200] * 4
+    assert [answer.header("connection") for answer in answers] == [None] * 4
+    assert answers[1].body == answers[2].body == answers[3].body
+
+
+async def test_an_offer_to_upgrade_excuses_no_wrong_framing(served: Served):
+    answer = await served.exchange(infer_head(*UPGRADE, "Transfer-Encoding: gzip") + JSON_INFER)
+    assert answer.status == 400
+    broken = infer_head(*UPGRADE, "Transfer-Encoding: chunked") + b"nonsense\r\n"
+    assert (await served.exchange(broken)).status == 400
+    early = await served.exchange(infer_head(*UPGRADE, length=LIMIT + 1))
+    assert early.status == 413
+    assert served.service.bodies == []
+
+
+@pytest.mark.parametrize(("target", "status"), [("gw:80", 400), ("/v2", 405)])
+async def test_connect_ends_the_connection(served: Served, target: str, status: int):
+    answer = await served.exchange(head("CONNECT", target) + b"in another protocol")
+    assert (answer.status, answer.header("connection")) == (status, "close")
 
 
 # Bodies stay where they are until they are wanted
