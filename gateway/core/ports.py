@@ -99,7 +99,7 @@ class Service(Protocol):
         ...
 
     async def model_ready(self, model: str, version: str) -> bool:
-        """Raises Refusal for an unknown model or version."""
+        """Raises Refusal for an unknown model or version, and for a version that is no number."""
         ...
 
     async def model_metadata(self, model: str, version: str) -> bytes:

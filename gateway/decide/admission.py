@@ -7,6 +7,7 @@ to refuse the same request for the same reason.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from gateway.core.config import Config
@@ -20,6 +21,9 @@ from oip.reasons import Reason
 SHOWN_CHARS = 256
 """Names from a caller are cut to this length before they go into a message or a record; no
 configured name is longer."""
+
+_VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
+_LAST_VERSION = 2**63 - 1
 
 
 def validate_options(config: Config, options: Options) -> Refusal | None:
@@ -63,6 +67,21 @@ def admit(tables: Compiled, options: Options, origin: Origin, model: str | None)
     if tables.wall(names, origin).gateway:
         return _own_place(tables, options, origin, names, found)
     return None
+
+
+def version_refusal(version: str) -> Refusal | None:
+    """Why no endpoint has such a version; "" is none and asks for any.
+
+    A version is a number in its one spelling. Triton reads the digits that a text begins with, so
+    `1.0`, `01` and `1x` would be answered by version 1, which nobody asked for. The words are Triton's.
+    """
+    if not version or (_VERSION.fullmatch(version) and int(version) <= _LAST_VERSION):
+        return None
+    return Refusal(
+        Reason.MALFORMED,
+        f"failed to get model version from specified version string '{shown(version)}',"
+        " version should be an integral value > 0",
+    )
 
 
 def shown(name: str) -> str:

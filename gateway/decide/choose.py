@@ -18,7 +18,7 @@ from gateway.core.decision import (
 from gateway.core.errors import Refusal
 from gateway.core.place import Origin
 from gateway.core.request import Options, Request
-from gateway.decide.admission import admit, quoted, shown
+from gateway.decide.admission import admit, quoted, shown, version_refusal
 from gateway.decide.tables import Compiled, Model, Target, Terms, Wall, compiled
 from gateway.policy.match import Traits, choose
 from gateway.policy.privacy import origin_of
@@ -55,7 +55,7 @@ def decide(snapshot: Snapshot, request: Request, now: float, rng: Rng) -> Decisi
     options = request.options
     origin = origin_of(tables.gateway, options)
     model = tables.models.get(request.model)
-    refusal = admit(tables, options, origin, request.model)
+    refusal = admit(tables, options, origin, request.model) or version_refusal(request.version)
     if refusal is not None or model is None:
         return _decision(snapshot, request, origin, _known_classes(tables, options, model), model, refusal)
 

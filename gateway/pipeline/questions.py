@@ -10,7 +10,7 @@ from gateway.core.decision import VariantKey
 from gateway.core.errors import AttemptError, Refusal
 from gateway.core.ports import Endpoint
 from gateway.core.request import Options
-from gateway.decide import compiled
+from gateway.decide import compiled, version_refusal
 from gateway.decide.tables import Model, Target
 from gateway.pipeline.state import ReplicaState
 from gateway.policy.privacy import origin_of
@@ -20,8 +20,6 @@ from oip.reasons import Reason
 
 TIMEOUT_S = 2.0
 """How long one endpoint may take over a question."""
-MAX_VERSION_DIGITS = 18
-"""Versions are 64-bit integers for Triton; longer ones name nothing."""
 
 
 class Questions:
@@ -64,7 +62,9 @@ class Questions:
         model = self._tables.models.get(name)
         if model is None:
             raise Refusal(Reason.UNKNOWN_MODEL, f"Request for unknown model: {shown(name)} is not found")
-        if version and not (_is_version(version) and any(_has(t, version) for t in model.targets)):
+        if (refusal := version_refusal(version)) is not None:
+            raise refusal
+        if version and not any(_has(target, version) for target in model.targets):
             raise Refusal(
                 Reason.UNKNOWN_VERSION,
                 f"Request for unknown model: {shown(name)} version {shown(version)} is not found",
@@ -103,7 +103,3 @@ class Questions:
 
 def _has(target: Target, version: str) -> bool:
     return target.key.version in ("", version)
-
-
-def _is_version(version: str) -> bool:
-    return version.isascii() and version.isdigit() and len(version) <= MAX_VERSION_DIGITS

@@ -41,7 +41,9 @@ HOUSEKEEPING_S = 2.0
 
 LEAST_GRACE_S = 1.0
 """What a listener gets to close in, however much of the grace is gone."""
-CALLERS_MISTAKES = frozenset({Reason.UNKNOWN_MODEL, Reason.UNKNOWN_VERSION, Reason.BAD_OPTION})
+CALLERS_MISTAKES = frozenset(
+    {Reason.UNKNOWN_MODEL, Reason.UNKNOWN_VERSION, Reason.MALFORMED, Reason.BAD_OPTION}
+)
 """Refusals of a dry run that are errors in the question rather than its answer."""
 
 

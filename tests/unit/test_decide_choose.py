@@ -164,6 +164,22 @@ def test_versions() -> None:
     assert plan(decided(models=[open_version], request=request_of(version="9"))) == ["dear"]
 
 
+@pytest.mark.parametrize("version", ["1.0", "01", " 1", "1 ", "+1", "-1", "1x", "v1", "\uff11", str(2**63)])
+def test_a_version_that_is_no_number_in_its_one_spelling_is_refused(version: str) -> None:
+    open_version = model(variants=[{"endpoint": "dear"}])
+    refused = decided(models=[open_version], request=request_of(version=version))
+    assert refused.refused is Reason.MALFORMED
+    assert refused.message.startswith(
+        f"failed to get model version from specified version string '{version}'"
+    )
+
+
+@pytest.mark.parametrize("version", ["0", "1", "10", str(2**63 - 1)])
+def test_a_number_is_a_version(version: str) -> None:
+    open_version = model(variants=[{"endpoint": "dear"}])
+    assert plan(decided(models=[open_version], request=request_of(version=version))) == ["dear"]
+
+
 def test_measurements_are_kept_by_what_the_endpoint_calls_the_model() -> None:
     renamed = model(variants=[{"endpoint": "cheap", "model": "mnist", "version": "3"}])
     snapshot = snapshot_of(config_of(models=[renamed]), MEASURED)
