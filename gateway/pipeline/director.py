@@ -10,7 +10,7 @@ from random import Random
 
 from gateway.core.call import Call, Reply
 from gateway.core.config import Config
-from gateway.core.decision import Attempt, Candidate, Decision
+from gateway.core.decision import Attempt, Decision
 from gateway.core.errors import Refusal, TidegateError
 from gateway.core.ports import Endpoint, InferCodec
 from gateway.core.request import Options, Request
@@ -37,15 +37,17 @@ class _Flow:
     telemetry: RequestTelemetry
     decision: Decision | None = None
     attempts: list[Attempt] = field(default_factory=list[Attempt])
-    answered_by: Candidate | None = None
 
     def headers(self) -> list[tuple[str, str]]:
-        """The answer headers, as far as there is something to say."""
+        """The answer headers, as far as there is something to say. The endpoint is the last that was
+        tried: the one that answered, or whose failure the caller gets."""
         found: list[tuple[str, str]] = []
-        if self.answered_by is not None:
-            found.append(("tidegate-endpoint", self.answered_by.variant.endpoint))
-            found.append(("tidegate-tier", self.answered_by.place.tier.value))
         if self.decision is not None:
+            if self.attempts:
+                last = self.attempts[-1].endpoint
+                place = next(c.place for c in self.decision.plan if c.variant.endpoint == last)
+                found.append(("tidegate-endpoint", last))
+                found.append(("tidegate-tier", place.tier.value))
             if self.decision.policy:
                 found.append(("tidegate-policy", self.decision.policy))
             found.append(("tidegate-decision", self.decision.id))
@@ -139,8 +141,7 @@ class Director:
         if flow.decision.refused is not None:
             raise Refusal(flow.decision.refused, flow.decision.message)
         course = Course(request, flow.decision, body, view, deadline, flow.telemetry, flow.attempts)
-        candidate, response = await self._dispatcher.run(course)
-        flow.answered_by = candidate
+        response = await self._dispatcher.run(course)
         answer, headers = codec.encode(_named(response, view.model_name))
         return answer, list(headers)
 

@@ -81,8 +81,8 @@ class Dispatcher:
         self._prices = {e.name: e.price for e in state.snapshot.config.endpoints}
         self._budgets = {p.name: RetryBudget() for p in state.snapshot.config.policies}
 
-    async def run(self, course: Course) -> tuple[Candidate, bytes]:
-        """The candidate that answered and its ModelInferResponse. Raises AttemptError (how the last
+    async def run(self, course: Course) -> bytes:
+        """The ModelInferResponse of the first place that answers. Raises AttemptError (how the last
         attempt failed) or Refusal (there was none)."""
         budget = self._budgets[course.decision.policy]
         failure: AttemptError | None = None
@@ -92,7 +92,7 @@ class Dispatcher:
                 if isinstance(found, Halt):
                     raise failure or _HALTED[found]
                 try:
-                    return found, await self._attempt(course, found)
+                    return await self._attempt(course, found)
                 except AttemptError as error:
                     failure = error
 

@@ -327,6 +327,16 @@ async def test_questions_about_models_go_to_a_place_that_is_ready():
     assert refused.value.reason is Reason.NO_CANDIDATE
 
 
+@pytest.mark.parametrize("reason", [Reason.MALFORMED, Reason.ENDPOINT_FAILED, Reason.UNAVAILABLE])
+async def test_an_error_names_the_place_it_came_from(reason: Reason):
+    b = await bench()
+    for endpoint in b.endpoints.values():
+        fails(endpoint, failure(reason, retryable=False))
+    found = headers(await b.director.infer(call_of(), CODEC))
+    assert (found["tidegate-endpoint"], found["tidegate-tier"]) == ("site", "site")
+    assert (found["tidegate-attempts"], "tidegate-decision" in found) == ("1", True)
+
+
 async def test_failed_attempt_does_not_count_as_fast():
     b = await bench()
     fails(b.endpoints["site"], failure(Reason.ENDPOINT_FAILED))
