@@ -14,6 +14,8 @@ from gateway.core.config import EndpointConfig
 from gateway.core.plugins import discover
 from gateway.core.ports import Endpoint, Health
 from gateway.core.request import Options
+from gateway.frontends.codec_pool import CodecPool
+from gateway.frontends.codecs import binding_codecs
 from gateway.frontends.grpc_lane import GrpcLane
 from gateway.frontends.handlers import Handlers
 from gateway.frontends.http_lane import HttpLane
@@ -81,8 +83,10 @@ class Runtime:
         self._director = Director(
             config, self._state, self._endpoints, dispatcher, self._records, self._telemetry
         )
-        handlers = Handlers(self._director, name="tidegate", version=gateway.__version__)
         body_bytes = int(config.gateway.limits.max_body_mb * 2**20)
+        self._codec_pool = CodecPool()
+        codecs = binding_codecs(self._codec_pool, body_bytes)
+        handlers = Handlers(self._director, codecs, name="tidegate", version=gateway.__version__)
         self._grpc = GrpcLane(handlers, listen.grpc.host, listen.grpc.port, max_message_bytes=body_bytes)
         self._http = HttpLane(
             handlers,
@@ -107,6 +111,7 @@ class Runtime:
         await self._director.drain(grace_s)
         left = max(1.0, grace_s - (time.monotonic() - started))
         await asyncio.gather(self._grpc.drain(left), self._http.drain(left))
+        await self._codec_pool.close()
         if self._housekeeping is not None:
             self._housekeeping.cancel()
         await asyncio.gather(*(monitor.close() for monitor in self._monitors.values()))

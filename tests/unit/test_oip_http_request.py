@@ -311,7 +311,7 @@ def test_what_the_request_wants_as_binary_data():
     ]
     document = {**SIMPLE, "parameters": {"binary_data_output": True}, "outputs": outputs}
     request, context = read(document)
-    assert context == HttpInferContext("", True, {"B": False, "C": True})
+    assert context == HttpInferContext("", True, {"A": True, "B": False, "C": True})
     assert [output.name for output in request.outputs] == ["A", "B", "C"]
     assert list(request.outputs[2].parameters) == ["x"]
     assert not request.parameters
