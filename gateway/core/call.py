@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from gateway.core.errors import TidegateError
+from gateway.core.held import BodyShare
 
 Metadata = Sequence[tuple[str, str | bytes]]
 """Lower-case keys in arrival order, duplicates kept; values of `-bin` keys are bytes."""
@@ -27,8 +28,9 @@ class Binding(StrEnum):
 class Body(Protocol):
     """The request's body, not read before it is asked for."""
 
-    async def read(self) -> bytes:
-        """The whole body. Raises Refusal (too large, timed out, cut short)."""
+    async def read(self, share: BodyShare | None = None) -> bytes:
+        """The whole body, its bytes taken from `share` as they arrive; None counts nothing.
+        Raises Refusal (too large, timed out, cut short, no room)."""
         ...
 
 

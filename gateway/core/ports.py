@@ -69,13 +69,16 @@ class Endpoint(Protocol):
 
 
 class InferCodec(Protocol):
-    """How one binding writes an inference; gRPC's is the identity."""
+    """How one binding writes an inference; gRPC's is the identity.
 
-    def decode(self, body: bytes) -> bytes:
+    What would hold up the loop is done elsewhere and awaited; cancelling ends it.
+    """
+
+    async def decode(self, body: bytes) -> bytes:
         """The caller's body as a serialized ModelInferRequest. Raises OipError."""
         ...
 
-    def encode(self, response: bytes) -> tuple[bytes, Sequence[tuple[str, str]]]:
+    async def encode(self, response: bytes) -> tuple[bytes, Sequence[tuple[str, str]]]:
         """A serialized ModelInferResponse as the caller's body and headers. Raises OipError."""
         ...
 

@@ -8,6 +8,7 @@ from typing import Protocol
 from gateway.core.call import Binding, Call, Reply
 from gateway.core.errors import Refusal
 from gateway.core.ports import InferCodec
+from gateway.frontends.codec_pool import CodecPool
 from oip import codec
 from oip.reasons import Reason
 
@@ -51,10 +52,10 @@ class BindingCodec(Protocol):
 class IdentityInferCodec:
     """gRPC's: the bytes go through as they are."""
 
-    def decode(self, body: bytes) -> bytes:
+    async def decode(self, body: bytes) -> bytes:
         return body
 
-    def encode(self, response: bytes) -> tuple[bytes, Sequence[tuple[str, str]]]:
+    async def encode(self, response: bytes) -> tuple[bytes, Sequence[tuple[str, str]]]:
         return response, ()
 
 
@@ -95,10 +96,13 @@ class GrpcCodec:
 class HttpInferCodec:
     """JSON, with or without binary tensor data, for one inference of one model.
 
+    What takes long is done by `pool`. Tensors are at most `max_tensor_bytes` together.
     `encode` needs what `decode` learnt of the request, so it comes after it.
     """
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, pool: CodecPool, max_tensor_bytes: int) -> None:
+        self._pool = pool
+        self._max_tensor_bytes = max_tensor_bytes
         self._model = call.model or ""
         self._version = call.version or ""
         self._headers: dict[str, str] = {}
@@ -107,21 +111,31 @@ class HttpInferCodec:
             self._headers[key] = f"{self._headers[key]},{text}" if key in self._headers else text
         self._context: codec.HttpInferContext | None = None
 
-    def decode(self, body: bytes) -> bytes:
-        message, self._context = codec.decode_infer(self._model, self._version, self._headers, body)
+    async def decode(self, body: bytes) -> bytes:
+        given = (self._model, self._version, self._headers, body, self._max_tensor_bytes)
+        if codec.decodes_fast(self._headers, body):
+            message, self._context = codec.decode_infer(*given)
+        else:
+            message, self._context = await self._pool.run("decode_infer", *given)
         return message
 
-    def encode(self, response: bytes) -> tuple[bytes, Sequence[tuple[str, str]]]:
+    async def encode(self, response: bytes) -> tuple[bytes, Sequence[tuple[str, str]]]:
         if self._context is None:
             raise RuntimeError("encode needs a request that was decoded")
-        return codec.encode_infer(self._context, response)
+        if codec.encodes_fast(self._context, response):
+            return codec.encode_infer(self._context, response)
+        return await self._pool.run("encode_infer", self._context, response)
 
 
 class HttpCodec:
     """OIP over HTTP: what is true is an empty 200, as from Triton; what is false an error."""
 
+    def __init__(self, pool: CodecPool, max_tensor_bytes: int) -> None:
+        self._pool = pool
+        self._max_tensor_bytes = max_tensor_bytes
+
     def infer(self, call: Call) -> InferCodec:
-        return HttpInferCodec(call)
+        return HttpInferCodec(call, self._pool, self._max_tensor_bytes)
 
     async def model(self, call: Call) -> tuple[str, str]:
         return call.model or "", call.version or ""
@@ -151,4 +165,6 @@ class HttpCodec:
         return Reply() if holds else Reply(error=Refusal(Reason.UNAVAILABLE, otherwise))
 
 
-CODECS: dict[Binding, BindingCodec] = {Binding.GRPC: GrpcCodec(), Binding.HTTP: HttpCodec()}
+def binding_codecs(pool: CodecPool, max_tensor_bytes: int) -> dict[Binding, BindingCodec]:
+    """The codec of every binding; HTTP's takes tensors of at most `max_tensor_bytes` together."""
+    return {Binding.GRPC: GrpcCodec(), Binding.HTTP: HttpCodec(pool, max_tensor_bytes)}

@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection
 
 from gateway.core.call import Binding, Call
 from gateway.core.errors import AttemptError, Refusal, TidegateError
+from gateway.core.held import BodyShare
 from gateway.frontends.grpc_health import HEALTH_SERVICE, OIP_SERVICE, Health
 from gateway.frontends.handlers import Handlers
 from gateway.frontends.wiretext import header_value
@@ -130,10 +131,12 @@ class _Message:
     def __init__(self, context: grpc.aio.ServicerContext) -> None:
         self._context = context
 
-    async def read(self) -> bytes:
+    async def read(self, share: BodyShare | None = None) -> bytes:
         message = await self._context.read()
         if message is grpc.aio.EOF:  # pyright: ignore[reportAttributeAccessIssue]
             raise Refusal(Reason.MALFORMED, "the call ended without a request message")
+        if share is not None:
+            share.take(len(message))
         return message
 
 

@@ -6,13 +6,13 @@ import asyncio
 import logging
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
-from gateway.core.call import Call, Reply
+from gateway.core.call import Binding, Call, Reply
 from gateway.core.errors import Refusal, TidegateError
 from gateway.core.ports import Service
 from gateway.core.request import Options
-from gateway.frontends.codecs import CODECS, BindingCodec
+from gateway.frontends.codecs import BindingCodec
 from gateway.pipeline.options import parse_options
 from oip.codec import server_metadata
 from oip.errors import OipError
@@ -27,11 +27,14 @@ EXTENSIONS = ("binary_tensor_data", "model_configuration")
 class Handlers:
     """Answers calls from a `Service`, whatever wire they came over.
 
-    `name` and `version` are the server's in its metadata.
+    `codecs` are the bindings'; `name` and `version` are the server's in its metadata.
     """
 
-    def __init__(self, service: Service, *, name: str, version: str) -> None:
+    def __init__(
+        self, service: Service, codecs: Mapping[Binding, BindingCodec], *, name: str, version: str
+    ) -> None:
         self.service = service
+        self._codecs = codecs
         self._name = name
         self._version = version
         self._served: dict[str, Callable[[Call, BindingCodec], Awaitable[Reply]]] = {
@@ -56,11 +59,11 @@ class Handlers:
             if handler is None:
                 raise Refusal(Reason.NOT_SERVED, f"{call.method} is not served by this version")
             if call.method == "ModelInfer":
-                return await handler(call, CODECS[call.binding])
+                return await handler(call, self._codecs[call.binding])
             # An inference's options are the service's to read; elsewhere a wrong one is an error too.
             time_left_s = _time_left_s(call, parse_options(call.metadata))
             async with asyncio.timeout(time_left_s):
-                return await handler(call, CODECS[call.binding])
+                return await handler(call, self._codecs[call.binding])
         except TimeoutError:
             return Reply(
                 error=Refusal(Reason.DEADLINE, f"the deadline passed before {call.method} was answered")

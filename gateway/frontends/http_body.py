@@ -8,6 +8,7 @@ from typing import Any
 
 from gateway.core.call import Metadata
 from gateway.core.errors import Refusal
+from gateway.core.held import BodyShare
 from oip.reasons import Reason
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -26,10 +27,17 @@ class HttpBody:
         self._idle_s = idle_s
         self._taken = asyncio.Event()
 
-    async def read(self) -> bytes:
-        """The whole body. Raises Refusal: UNSUPPORTED_CODING and TOO_LARGE before anything is read
-        where the headers say so, TOO_LARGE, BODY_TIMEOUT, and CANCELLED when the caller left."""
-        self._check_headers()
+    async def read(self, share: BodyShare | None = None) -> bytes:
+        """The whole body. Raises Refusal: UNSUPPORTED_CODING, TOO_LARGE and OVERLOADED before anything
+        is read where the headers say so, TOO_LARGE, OVERLOADED, BODY_TIMEOUT, and CANCELLED when the
+        caller left.
+
+        A declared length must fit in `share`'s budget but is not held there before it has arrived:
+        otherwise callers that send nothing could fill it.
+        """
+        declared = self._check_headers()
+        if share is not None:
+            share.check(declared)
         chunks: list[bytes] = []
         size = 0
         more = True
@@ -41,6 +49,8 @@ class HttpBody:
             size += len(chunk)
             if size > self._max_bytes:
                 self._too_large()
+            if share is not None:
+                share.take(len(chunk))
             chunks.append(chunk)
             more = message.get("more_body", False)
         self._taken.set()
@@ -56,15 +66,20 @@ class HttpBody:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
-    def _check_headers(self) -> None:
+    def _check_headers(self) -> int:
+        """Refuses what the headers alone rule out; the length they declare, 0 without one."""
+        declared = 0
         for key, value in self._headers:
             if key == "content-encoding" and value.lower() not in ("", "identity"):
                 raise Refusal(
                     Reason.UNSUPPORTED_CODING,
                     "compressed bodies are not served by this version: send it without Content-Encoding",
                 )
-            if key == "content-length" and int(value) > self._max_bytes:
-                self._too_large()
+            if key == "content-length":
+                declared = int(value)
+        if declared > self._max_bytes:
+            self._too_large()
+        return declared
 
     def _too_large(self) -> None:
         raise Refusal(Reason.TOO_LARGE, f"the body is larger than the limit of {self._max_bytes} bytes")

@@ -12,6 +12,7 @@ from gateway.core.call import Call, Reply
 from gateway.core.config import Config
 from gateway.core.decision import Attempt, Decision
 from gateway.core.errors import Refusal, TidegateError
+from gateway.core.held import BodyBudget, BodyShare
 from gateway.core.ports import Endpoint, InferCodec
 from gateway.core.request import Options, Request
 from gateway.decide import decide, gateway_refusal
@@ -26,6 +27,8 @@ from oip.errors import OipError
 from oip.reasons import Reason
 from oip.scan import scan_request, scan_response, splice
 
+BUDGET_BODIES = 16
+"""How many bodies of the largest size a replica holds at once; of smaller ones accordingly more."""
 DEFAULT_TIMEOUT_S = 60.0
 """How long a request without any deadline may take: a caller that set none still gets an answer."""
 
@@ -79,6 +82,7 @@ class Director:
         self._records = records
         self._telemetry = telemetry
         self._rng = Random()
+        self._bodies = BodyBudget(int(BUDGET_BODIES * config.gateway.limits.max_body_mb * 2**20))
         self._inflight = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -99,7 +103,10 @@ class Director:
                 raise error
             self._admit()
             async with asyncio.timeout_at(deadline):
-                body, headers = await self._infer(call, codec, options, deadline, flow)
+                with self._bodies.share() as share:
+                    body, headers = await self._infer(call, codec, options, deadline, flow, share)
+            if time.monotonic() >= deadline:
+                raise TimeoutError
             ended_by = None
             return Reply([*flow.headers(), *headers], body)
         except TimeoutError:
@@ -125,14 +132,21 @@ class Director:
         return Reply(flow.headers(), error=error)
 
     async def _infer(
-        self, call: Call, codec: InferCodec, options: Options, deadline: float, flow: _Flow
+        self,
+        call: Call,
+        codec: InferCodec,
+        options: Options,
+        deadline: float,
+        flow: _Flow,
+        share: BodyShare,
     ) -> tuple[bytes, list[tuple[str, str]]]:
         refusal = gateway_refusal(self._config, options, call.model)
         if refusal is not None:
             if refusal.reason is Reason.PRIVACY:
                 flow.decision = self._refused_early(call, options, refusal)
             raise refusal
-        body = codec.decode(await call.body.read())
+        body = await codec.decode(await call.body.read(share))
+        share.become(len(body))
         view = scan_request(body)
         started = time.monotonic()
         request = self._request(view.model_name, view.model_version, options, len(body), deadline - started)
@@ -142,7 +156,7 @@ class Director:
             raise Refusal(flow.decision.refused, flow.decision.message)
         course = Course(request, flow.decision, body, view, deadline, flow.telemetry, flow.attempts)
         response = await self._dispatcher.run(course)
-        answer, headers = codec.encode(_named(response, view.model_name))
+        answer, headers = await codec.encode(_named(response, view.model_name))
         return answer, list(headers)
 
     def dry_run(self, model: str, version: str, options: Options, payload_bytes: int) -> Decision:

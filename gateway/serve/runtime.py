@@ -15,6 +15,8 @@ from gateway.core.config import EndpointConfig
 from gateway.core.plugins import discover
 from gateway.core.ports import Endpoint, Health
 from gateway.core.request import Options
+from gateway.frontends.codec_pool import CodecPool
+from gateway.frontends.codecs import binding_codecs
 from gateway.frontends.grpc_lane import GrpcLane
 from gateway.frontends.handlers import Handlers
 from gateway.frontends.http_lane import HttpLane
@@ -102,8 +104,11 @@ class Runtime:
 
     async def _start_listeners(self) -> None:
         listen = self._settings.listen
-        handlers = Handlers(self._director, name="tidegate", version=gateway.__version__)
         body_bytes = int(self._settings.config.gateway.limits.max_body_mb * 2**20)
+        pool = CodecPool()
+        self._opened.push_async_callback(pool.close)
+        codecs = binding_codecs(pool, body_bytes)
+        handlers = Handlers(self._director, codecs, name="tidegate", version=gateway.__version__)
         grpc = GrpcLane(handlers, listen.grpc.host, listen.grpc.port, max_message_bytes=body_bytes)
         http = HttpLane(
             handlers,

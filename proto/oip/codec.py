@@ -23,7 +23,7 @@ from tritonclient.grpc import service_pb2
 
 from oip import tensors
 from oip.errors import OipError
-from oip.http_request import HEADER_LENGTH, Parameter, parse_infer
+from oip.http_request import HEADER_LENGTH, Parameter, json_length, parse_infer
 from oip.names import shown
 from oip.reasons import Reason
 
@@ -33,6 +33,13 @@ _pb: Any = service_pb2
 Headers = tuple[tuple[str, str], ...]
 """Lower-case names and values."""
 
+FAST_JSON_BYTES = 2**16
+"""JSON up to this size, and tensors up to it written as JSON, take milliseconds."""
+FAST_BYTES_BYTES = 2**20
+"""The like for BYTES as binary data."""
+
+_RAW_INPUT_TAG = bytes((7 << 3 | 2,))
+"""Of the field raw_input_contents."""
 _INT_CONTENTS = {
     "UINT8": "uint_contents",
     "UINT16": "uint_contents",
@@ -50,7 +57,7 @@ _INT_CONTENTS = {
 class HttpInferContext:
     """What of an HTTP request its answer depends on.
 
-    `binary_outputs` holds the outputs that say themselves whether they are wanted as binary data;
+    `binary_outputs` holds the outputs that are asked for by name, and whether as binary data;
     `binary_default` holds for all others.
     """
 
@@ -59,15 +66,39 @@ class HttpInferContext:
     binary_outputs: Mapping[str, bool]
 
 
+def decodes_fast(headers: Mapping[str, str], body: bytes) -> bool:
+    """Whether `decode_infer` takes milliseconds only: little JSON, and no megabytes of BYTES, whose
+    elements are checked one by one. Other binary data is copied once."""
+    text = json_length(headers, len(body))
+    if text > FAST_JSON_BYTES:
+        return False
+    return len(body) <= FAST_BYTES_BYTES or not _may_name_bytes(body[:text])
+
+
+def encodes_fast(context: HttpInferContext, response: bytes) -> bool:
+    """The like for `encode_infer`."""
+    if len(response) <= FAST_JSON_BYTES:
+        return True
+    binary = context.binary_outputs
+    if not (all(binary.values()) if binary else context.binary_default):
+        return False
+    return len(response) <= FAST_BYTES_BYTES or b"BYTES" not in response
+
+
+def _may_name_bytes(text: bytes) -> bool:
+    """Whether JSON names the datatype BYTES, perhaps in escapes."""
+    return b"BYTES" in text or b"\\u" in text
+
+
 def decode_infer(
-    model: str, version: str, headers: Mapping[str, str], body: bytes
+    model: str, version: str, headers: Mapping[str, str], body: bytes, max_bytes: int | None = None
 ) -> tuple[bytes, HttpInferContext]:
     """An HTTP inference as a serialized ModelInferRequest, every input in raw_input_contents.
 
-    `model` and `version` ("" for none) come from the URL, decoded. `headers` and `body` are those of
-    `http_request.parse_infer`, which also says what is refused. Raises OipError.
+    `model` and `version` ("" for none) come from the URL, decoded. `headers`, `body` and `max_bytes`
+    are those of `http_request.parse_infer`, which also says what is refused. Raises OipError.
     """
-    asked = parse_infer(headers, body)
+    asked = parse_infer(headers, body, max_bytes)
     try:
         request = _pb.ModelInferRequest(model_name=model, model_version=version, id=asked.id)
     except UnicodeEncodeError:
@@ -76,11 +107,15 @@ def decode_infer(
     for given in asked.inputs:
         tensor = request.inputs.add(name=given.name, datatype=given.datatype, shape=given.shape)
         _set_parameters(tensor.parameters, given.parameters)
-        request.raw_input_contents.append(given.raw)
     for wanted in asked.outputs:
         _set_parameters(request.outputs.add(name=wanted.name).parameters, wanted.parameters)
-    own = {wanted.name: wanted.binary for wanted in asked.outputs if wanted.binary is not None}
-    return request.SerializeToString(), HttpInferContext(asked.id, asked.binary_output, own)
+    default = asked.binary_output
+    outputs = {w.name: default if w.binary is None else w.binary for w in asked.outputs}
+    # Written by hand, the tensors are copied once and not three times.
+    parts: list[bytes | memoryview] = [request.SerializeToString()]
+    for given in asked.inputs:
+        parts += (_RAW_INPUT_TAG, _varint(len(given.raw)), given.raw)
+    return b"".join(parts), HttpInferContext(asked.id, default, outputs)
 
 
 def encode_infer(context: HttpInferContext, response: bytes) -> tuple[bytes, Headers]:
@@ -194,6 +229,15 @@ def named_model(request: bytes) -> tuple[str, str]:
     except DecodeError:
         raise OipError(Reason.MALFORMED, "The request is not well-formed protobuf.") from None
     return message.name, message.version
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
 
 
 def _failed(fault: str) -> OipError:

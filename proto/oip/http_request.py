@@ -41,10 +41,12 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HttpInput:
+    """`raw` is a view of the body where the data came as binary data."""
+
     name: str
     datatype: str
     shape: tuple[int, ...]
-    raw: bytes
+    raw: bytes | memoryview
     parameters: tuple[Parameter, ...]
 
 
@@ -68,12 +70,13 @@ class HttpInfer:
     outputs: tuple[HttpOutput, ...]
 
 
-def parse_infer(headers: Mapping[str, str], body: bytes) -> HttpInfer:
+def parse_infer(headers: Mapping[str, str], body: bytes, max_bytes: int | None = None) -> HttpInfer:
     """Parse one request.
 
     `headers` has lower-case names; of a header that came more than once, the values joined by
-    commas. `body` has its content coding undone. Raises OipError: MALFORMED naming the member at
-    fault, BAD_OPTION, NOT_SERVED.
+    commas. `body` has its content coding undone. The inputs' raw data is at most `max_bytes` together,
+    None for any size. Raises OipError: MALFORMED naming the member at fault, BAD_OPTION, NOT_SERVED,
+    TOO_LARGE.
     """
     document, tail = _split(headers, body)
     request_id = document.get("id")
@@ -82,23 +85,30 @@ def parse_infer(headers: Mapping[str, str], body: bytes) -> HttpInfer:
     members = _parameters_of(document, "The request")
     binary_output = _take_flag(members, "binary_data_output", "The request")
     parameters = tuple(_request_parameter(key, value) for key, value in members.items())
-    inputs = _inputs(document, tail)
+    inputs = _inputs(document, tail, max_bytes)
     outputs = tuple(_output(entry, where) for entry, where in _named(document, "outputs", "Output"))
     return HttpInfer(request_id or "", bool(binary_output), parameters, inputs, outputs)
+
+
+def json_length(headers: Mapping[str, str], length: int) -> int:
+    """How much of a body of `length` bytes is JSON, as far as a well-formed header says."""
+    declared = headers.get(HEADER_LENGTH.lower(), "")
+    plain = declared.isascii() and declared.isdigit() and len(declared) <= 20
+    return min(int(declared), length) if plain else length
 
 
 def _refuse(where: str, fault: str) -> NoReturn:
     raise OipError(Reason.MALFORMED, f"{where} {fault}.")
 
 
-def _split(headers: Mapping[str, str], body: bytes) -> tuple[_Object, bytes | None]:
+def _split(headers: Mapping[str, str], body: bytes) -> tuple[_Object, memoryview | None]:
     """The JSON object and the binary data behind it, None without the header that announces it."""
     declared = headers.get(HEADER_LENGTH.lower())
-    tail: bytes | None = None
+    tail: memoryview | None = None
     text = body
     if declared is not None:
         cut = _header_length(declared, len(body))
-        text, tail = body[:cut], body[cut:]
+        text, tail = body[:cut], memoryview(body)[cut:]
     try:
         document = loads(text)
     except OipError as error:
@@ -147,11 +157,12 @@ def _named(document: _Object, member: str, what: str) -> Iterator[tuple[_Object,
         yield cast("_Object", entry), f"{what} {shown(name)}"
 
 
-def _inputs(document: _Object, tail: bytes | None) -> tuple[HttpInput, ...]:
+def _inputs(document: _Object, tail: memoryview | None, max_bytes: int | None) -> tuple[HttpInput, ...]:
     if document.get("inputs") is None:
         _refuse("The request", "has no inputs")
     inputs: list[HttpInput] = []
     at = 0
+    total = 0
     for entry, where in _named(document, "inputs", "Input"):
         datatype = tensors.check_datatype(entry.get("datatype"), where)
         shape = tensors.check_shape(entry.get("shape"), where)
@@ -163,12 +174,15 @@ def _inputs(document: _Object, tail: bytes | None) -> tuple[HttpInput, ...]:
         if size is None:
             if data is None:
                 _refuse(where, "has neither data nor the parameter binary_data_size")
+            _limit(total + tensors.least_bytes(datatype, shape), max_bytes)
             raw = tensors.from_json(datatype, shape, data, where)
         else:
             if data is not None:
                 _refuse(where, "has both data and the parameter binary_data_size")
             raw = _binary_data(datatype, shape, size, tail, at, where)
             at += len(raw)
+        total += len(raw)
+        _limit(total, max_bytes)
         parameters = tuple(_parameter(key, value, where) for key, value in members.items())
         inputs.append(HttpInput(cast(str, entry["name"]), datatype, shape, raw, parameters))
     if tail is not None and at != len(tail):
@@ -176,9 +190,17 @@ def _inputs(document: _Object, tail: bytes | None) -> tuple[HttpInput, ...]:
     return tuple(inputs)
 
 
+def _limit(size: int, max_bytes: int | None) -> None:
+    if max_bytes is not None and size > max_bytes:
+        raise OipError(
+            Reason.TOO_LARGE,
+            f"The request's tensors take {_number(size)} bytes, more than the limit of {max_bytes}.",
+        )
+
+
 def _binary_data(
-    datatype: str, shape: tuple[int, ...], size: object, tail: bytes | None, at: int, where: str
-) -> bytes:
+    datatype: str, shape: tuple[int, ...], size: object, tail: memoryview | None, at: int, where: str
+) -> memoryview:
     """The next `size` bytes of the binary data, checked against datatype and shape."""
     if type(size) is not int or size < 0:
         _refuse(where, "needs an integer of 0 or more as its binary_data_size")

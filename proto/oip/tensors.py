@@ -87,7 +87,12 @@ def check_shape(value: object, where: str) -> tuple[int, ...]:
     return shape
 
 
-def check_raw(datatype: str, shape: Sequence[int], raw: bytes, where: str) -> None:
+def least_bytes(datatype: str, shape: Sequence[int]) -> int:
+    """How many bytes raw data of `shape` takes at least; exactly, but for BYTES."""
+    return math.prod(shape) * (SIZES[datatype] or _LENGTH.size)
+
+
+def check_raw(datatype: str, shape: Sequence[int], raw: bytes | memoryview, where: str) -> None:
     """Refuse raw data that is not exactly the elements that `shape` counts, framing of BYTES included."""
     count = math.prod(shape)
     size = SIZES[datatype]
@@ -164,7 +169,7 @@ def _refuse(where: str, fault: str) -> NoReturn:
     raise OipError(Reason.MALFORMED, f"{where} {fault}.")
 
 
-def _element_ends(raw: bytes, count: int, where: str) -> list[int]:
+def _element_ends(raw: bytes | memoryview, count: int, where: str) -> list[int]:
     """Where each of the `count` elements of raw BYTES data ends."""
     at, end = 0, len(raw)
     if count * 4 > end:

@@ -15,6 +15,9 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 from gateway.core.call import Call, Reply
 from gateway.core.errors import AttemptError, Refusal, TidegateError
 from gateway.core.ports import InferCodec
+from gateway.frontends.codec_pool import CodecPool
+from gateway.frontends.codecs import binding_codecs
+from gateway.frontends.handlers import Handlers
 from gateway.pipeline.options import parse_options
 from oip.errors import OipError
 from oip.reasons import Reason
@@ -83,8 +86,8 @@ class FakeService:
                 raise Refusal(Reason.PRIVACY, "class secret does not allow this gateway's place")
             body = await call.body.read()
             self.bodies.append(len(body))
-            request = pb.ModelInferRequest.FromString(codec.decode(body))
-            answer, headers = codec.encode(await self._answer(request))
+            request = pb.ModelInferRequest.FromString(await codec.decode(body))
+            answer, headers = await codec.encode(await self._answer(request))
         except TidegateError as error:
             return Reply(metadata=ANSWER_HEADERS, error=error)
         except OipError as error:
@@ -138,6 +141,11 @@ class FakeService:
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
+
+
+def handlers_of(service: FakeService, pool: CodecPool | None = None) -> Handlers:
+    """Handlers of a server "gw"; `pool` is for HTTP bodies over 64 KiB, and its owner closes it."""
+    return Handlers(service, binding_codecs(pool or CodecPool(), 2**26), name="gw", version="0.1.0")
 
 
 def _int32s(raw: bytes) -> tuple[int, ...]:

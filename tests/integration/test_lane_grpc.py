@@ -17,8 +17,14 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from gateway.core.call import Binding
 from gateway.frontends.grpc_lane import GrpcLane
-from gateway.frontends.handlers import Handlers
-from tests.integration.lane_support import CountingProxy, FakeService, eventually, infer_request, pb
+from tests.integration.lane_support import (
+    CountingProxy,
+    FakeService,
+    eventually,
+    handlers_of,
+    infer_request,
+    pb,
+)
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 LIMIT = 64 * 2**20
@@ -46,7 +52,7 @@ class Served:
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
     service = FakeService()
-    handlers = Handlers(service, name="gw", version="0.1.0")
+    handlers = handlers_of(service)
     lane = GrpcLane(handlers, "127.0.0.1", 0, max_message_bytes=LIMIT)
     served = Served(service, lane, await lane.start())
     yield served
@@ -219,7 +225,7 @@ UNSERVED = [
 
 def test_the_list_of_unserved_rpcs_is_the_rest_of_the_service():
     rpcs = {m.name for m in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods}
-    handlers = Handlers(FakeService(), name="", version="")
+    handlers = handlers_of(FakeService())
     assert rpcs - set(UNSERVED) == set(handlers.methods)
 
 
@@ -283,9 +289,7 @@ async def test_reflection_describes_the_service(served: Served):
 
 
 async def test_a_port_in_use_is_a_clear_error(served: Served):
-    second = GrpcLane(
-        Handlers(served.service, name="", version=""), "127.0.0.1", served.port, max_message_bytes=1
-    )
+    second = GrpcLane(handlers_of(served.service), "127.0.0.1", served.port, max_message_bytes=1)
     with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{served.port}"):
         await second.start()
 

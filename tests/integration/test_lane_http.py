@@ -17,9 +17,9 @@ from tritonclient.utils import InferenceServerException
 
 from gateway.core.call import Binding
 from gateway.frontends import http_app, http_protocol
-from gateway.frontends.handlers import Handlers
+from gateway.frontends.codec_pool import CodecPool
 from gateway.frontends.http_lane import HttpLane
-from tests.integration.lane_support import CountingProxy, FakeService, eventually
+from tests.integration.lane_support import CountingProxy, FakeService, eventually, handlers_of
 
 LIMIT = 2**20
 BODY_TIMEOUT_S = 0.4
@@ -99,8 +99,9 @@ class Served:
 
     def __init__(self) -> None:
         self.service = FakeService()
+        self.pool = CodecPool()
         self.lane = HttpLane(
-            Handlers(self.service, name="gw", version="0.1.0"),
+            handlers_of(self.service, self.pool),
             operator_app,
             "127.0.0.1",
             0,
@@ -119,6 +120,7 @@ class Served:
         for writer in self._writers:
             writer.close()
         await self.lane.drain(0)
+        await self.pool.close()
 
     async def exchange(self, raw: bytes) -> Answer:
         connection = await self.connect()
@@ -676,9 +678,7 @@ async def test_drain_ends_what_outlasts_its_grace(served: Served):
 
 
 async def test_a_port_in_use_is_a_clear_error(served: Served):
-    second = HttpLane(
-        Handlers(served.service, name="", version=""), None, "127.0.0.1", served.port, max_body_bytes=1
-    )
+    second = HttpLane(handlers_of(served.service), None, "127.0.0.1", served.port, max_body_bytes=1)
     with pytest.raises(
         OSError, match=f"HTTP: cannot listen on 127.0.0.1:{served.port}: Address already in use"
     ):

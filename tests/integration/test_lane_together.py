@@ -12,9 +12,8 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 
 from gateway.frontends.grpc_lane import GrpcLane
-from gateway.frontends.handlers import Handlers
 from gateway.frontends.http_lane import HttpLane
-from tests.integration.lane_support import FakeService
+from tests.integration.lane_support import FakeService, handlers_of
 
 
 def test_one_loop_in_a_thread_serves_both_and_leaves_the_process_alone():
@@ -26,7 +25,7 @@ def test_one_loop_in_a_thread_serves_both_and_leaves_the_process_alone():
     thread.start()
 
     async def start() -> tuple[GrpcLane, HttpLane, int, int]:
-        handlers = Handlers(FakeService(), name="gw", version="0.1.0")
+        handlers = handlers_of(FakeService())
         over_grpc = GrpcLane(handlers, "127.0.0.1", 0, max_message_bytes=2**20)
         over_http = HttpLane(handlers, None, "127.0.0.1", 0, max_body_bytes=2**20)
         return over_grpc, over_http, await over_grpc.start(), await over_http.start()

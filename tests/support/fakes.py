@@ -11,6 +11,7 @@ from tritonclient.grpc import service_pb2
 from gateway.core.call import Binding, Call
 from gateway.core.config import Config, EndpointConfig
 from gateway.core.errors import AttemptError, Refusal
+from gateway.core.held import BodyShare
 from gateway.core.ports import Health, ModelHealth
 from gateway.frontends.codecs import IdentityInferCodec
 from gateway.pipeline.director import Director
@@ -160,15 +161,17 @@ class BytesBody:
         self.data = data
         self.was_read = False
 
-    async def read(self) -> bytes:
+    async def read(self, share: BodyShare | None = None) -> bytes:
         self.was_read = True
+        if share is not None:
+            share.take(len(self.data))
         return self.data
 
 
 class EndlessBody:
     """A body that never comes."""
 
-    async def read(self) -> bytes:
+    async def read(self, share: BodyShare | None = None) -> bytes:
         await asyncio.Event().wait()
         raise Refusal(Reason.INTERNAL, "unreachable")
 

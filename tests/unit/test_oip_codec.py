@@ -11,7 +11,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from oip import codec
-from oip.codec import HttpInferContext, encode_infer
+from oip.codec import HttpInferContext, encode_infer, encodes_fast
 from oip.errors import OipError
 from oip.reasons import Reason
 
@@ -303,3 +303,20 @@ def test_broken_metadata_is_the_endpoints_failure(write: Any):
     with pytest.raises(OipError) as caught:
         write(b"\x0a") if write is not codec.rename_config else write(b"\x0a", "x")
     assert caught.value.reason is Reason.ENDPOINT_FAILED
+
+
+@pytest.mark.parametrize(
+    ("context", "datatype", "size", "fast"),
+    [
+        (JSON, "FP32", 2**16, False),
+        (JSON, "FP32", 2**14, True),
+        (BINARY, "FP32", 2**21, True),
+        (BINARY, "BYTES", 2**21, False),
+        (HttpInferContext("", False, {"O": True}), "FP32", 2**21, True),
+        (HttpInferContext("", True, {"O": True, "P": False}), "FP32", 2**21, False),
+    ],
+)
+def test_what_takes_long_to_encode_is_known_beforehand(
+    context: HttpInferContext, datatype: str, size: int, fast: bool
+):
+    assert encodes_fast(context, answer(datatype, [size // 4], b"\0" * size).SerializeToString()) is fast

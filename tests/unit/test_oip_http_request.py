@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from oip.codec import HttpInferContext, decode_infer
+from oip.codec import HttpInferContext, decode_infer, decodes_fast
 from oip.errors import OipError
 from oip.http_request import HEADER_LENGTH
 from oip.reasons import Reason
@@ -311,7 +311,7 @@ def test_what_the_request_wants_as_binary_data():
     ]
     document = {**SIMPLE, "parameters": {"binary_data_output": True}, "outputs": outputs}
     request, context = read(document)
-    assert context == HttpInferContext("", True, {"B": False, "C": True})
+    assert context == HttpInferContext("", True, {"A": True, "B": False, "C": True})
     assert [output.name for output in request.outputs] == ["A", "B", "C"]
     assert list(request.outputs[2].parameters) == ["x"]
     assert not request.parameters
@@ -324,3 +324,55 @@ def test_an_empty_list_of_inputs_is_the_models_affair():
 def test_a_name_from_the_url_that_is_no_unicode_is_refused():
     with pytest.raises(OipError, match="not valid Unicode"):
         decode_infer("\ud800", "", {}, json.dumps(SIMPLE).encode())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "size"),
+    [
+        pytest.param([("FP64", [2**40], [0])], 2**43, id="by its shape before its data is looked at"),
+        pytest.param([("FP32", [3], [1, 2, 3]), ("INT64", [1], [4])], 20, id="all inputs together"),
+        pytest.param([("BYTES", [5], [""] * 5)], 20, id="BYTES by the lengths alone"),
+        pytest.param([("BYTES", [1], ["x" * 13])], 17, id="BYTES by their content"),
+    ],
+)
+def test_tensors_over_the_limit_are_refused_with_both_numbers(inputs: list[Any], size: int):
+    document = {
+        "inputs": [
+            {"name": str(at), "datatype": datatype, "shape": shape, "data": data}
+            for at, (datatype, shape, data) in enumerate(inputs)
+        ]
+    }
+    text = json.dumps(document).encode()
+    with pytest.raises(OipError) as caught:
+        decode_infer("m", "", {}, text, 16)
+    assert caught.value.reason is Reason.TOO_LARGE
+    assert f"{size} bytes" in caught.value.message
+    assert "limit of 16." in caught.value.message
+
+
+def test_tensors_of_exactly_the_limit_are_taken():
+    inputs = [
+        {"name": "A", "datatype": "FP32", "shape": [2], "data": [1, 2]},
+        {"name": "B", "datatype": "BYTES", "shape": [1], "data": ["abcd"]},
+    ]
+    request, _ = decode_infer("m", "", {}, json.dumps({"inputs": inputs}).encode(), 16)
+    assert [len(raw) for raw in pb.ModelInferRequest.FromString(request).raw_input_contents] == [8, 8]
+
+
+@pytest.mark.parametrize(
+    ("text", "tail", "fast"),
+    [
+        pytest.param(b'{"BYTES"' + b" " * 2**16, 0, False, id="much JSON"),
+        pytest.param(b"{}", 2**21, True, id="little JSON, much binary data"),
+        pytest.param(b'{"BYTES"}', 2**21, False, id="much binary data that may be BYTES"),
+        pytest.param(b'{"\\u0042YTES"}', 2**21, False, id="and that an escape names"),
+        pytest.param(b'{"BYTES"}', 2**19, True, id="little of it"),
+    ],
+)
+def test_what_takes_long_to_decode_is_known_beforehand(text: bytes, tail: int, fast: bool):
+    assert decodes_fast({HEADER_LENGTH.lower(): str(len(text))}, text + b"\0" * tail) is fast
+
+
+def test_a_broken_header_length_counts_as_all_json():
+    for broken in ("x", "9" * 5000, "-1", str(2**40)):
+        assert not decodes_fast({HEADER_LENGTH.lower(): broken}, b"\0" * (2**16 + 1))
