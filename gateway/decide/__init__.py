@@ -1,15 +1,14 @@
 """PURE. The one place where it is decided who may answer a request.
 
-`decide` is what the director, the dry run and the tests call; `gateway_refusal` and
-`validate_options` answer from headers alone, before a body is read, and `decide` asks them again;
-`Attempts` hands dispatch the places of a plan one by one, behind the same privacy wall.
+`decide` is what the director, the dry run and the tests call; `gateway_refusal` answers from headers
+alone, before a body is read, and `decide` asks it again; `unknown_model` says so wherever it is found out; `Attempts` hands dispatch the places of a plan one by one, behind the same privacy wall.
 
 Invariants, all of them property-tested: a place that a class forbids is in no plan and is never
 handed out; a caller's class or option can shrink a plan but adds no place to it; nothing but
 `policy.privacy` says what a class allows.
 """
 
-from gateway.decide.admission import gateway_refusal, validate_options
+from gateway.decide.admission import gateway_refusal, unknown_model
 from gateway.decide.attempts import Attempts, may_attempt
 from gateway.decide.choose import decide
 from gateway.decide.tables import Compiled, compiled
@@ -21,5 +20,5 @@ __all__ = [
     "decide",
     "gateway_refusal",
     "may_attempt",
-    "validate_options",
+    "unknown_model",
 ]

@@ -134,7 +134,9 @@ def _check_dispatch(rng: random.Random, world: World, decision: Decision) -> Non
                 )
     assert len(sent) == len(set(sent)), "an endpoint is tried twice"
     assert set(sent) <= {c.variant.endpoint for c in decision.plan}
-    assert (budget.requests, budget.retries) == (0, 0)
+    for end in (budget.end_request, budget.end_retry):
+        with pytest.raises(ValueError, match="never began"):
+            end()
 
 
 def replace_options(world: World) -> World:
