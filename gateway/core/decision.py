@@ -47,8 +47,8 @@ class LatencyFigure:
 class Hurry:
     """Attempts at a variant that had less time than its answers take.
 
-    `begun`: when the last began, by the octave of the time it had. `answered_ms`: the quickest that was answered
-    all the same, at `answered_at`. Instants are monotonic.
+    `begun`: when the last began, by the octave of the time it had. `answered_ms`: the quickest that
+    was answered all the same, at `answered_at`. Instants are monotonic.
     """
 
     begun: Mapping[int, float] = field(default_factory=dict[int, float])

@@ -32,7 +32,7 @@ from gateway.routing.scorers._interface import View
 from oip.reasons import Reason
 
 TRY_EVERY_S = 1.0
-"""How often a place is tried for callers that are all given too little time."""
+"""How often a place is tried by callers with less time than every place takes."""
 
 _UP = EndpointState(True)
 _NOTHING_KNOWN = VariantState()
@@ -139,11 +139,12 @@ def _eligible(
 def _hurried(
     rows: Sequence[_Row], relax: Sequence[str], request: Request, now: float
 ) -> tuple[frozenset[str], list[int]]:
-    """Where only the time speaks against every place, the one to try all the same, if it is time for that.
+    """Where time alone speaks against every place that is left, the one to try all the same, if it
+    is time for that.
 
-    Else a place that answers in time again would never be asked by those it refuses. Callers of
-    about the same time share one try in `TRY_EVERY_S`: others, with less, cannot use it up. It goes to the place
-    that was tried longest ago, the quickest first.
+    Else a place that answers in time again would never be asked by those it refuses. Callers that
+    have about the same time share one try in `TRY_EVERY_S`: others, with less, cannot use it up. It
+    goes to the place that was tried longest ago, the quickest first.
     """
     relaxed, late = _eligible(rows, relax, _late)
     if not late or request.time_left_s is None:

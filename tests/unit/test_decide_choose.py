@@ -207,7 +207,12 @@ def test_relaxing_drops_requirements_in_order_and_says_so() -> None:
 def test_relaxing_never_touches_privacy_deadline_or_the_callers_cost() -> None:
     lenient = policy(require={"latency_p95_ms": 1}, on_no_candidate={"relax": ["latency", "cost", "quality"]})
     assert plan(decided(policies=[lenient])) == ["dear", "cheap"]
-    hurried = decided(policies=[lenient], request=request_of(time_left_s=0.02, max_cost=0.002))
+    just_tried = measured(40, hurry=Hurry({haste(20.0): NOW}))
+    hurried = decided(
+        {"cheap": just_tried, "dear": measured(10)},
+        policies=[lenient],
+        request=request_of(time_left_s=0.02, max_cost=0.002),
+    )
     assert hurried.refused is Reason.NO_CANDIDATE
     assert rules(hurried, "cheap") == ["deadline", "require.latency_p95_ms"]
     assert rules(hurried, "dear") == ["max_cost", "require.latency_p95_ms"]
@@ -269,7 +274,7 @@ def test_nothing_is_tried_in_a_hurry_that_another_rule_excludes(
 
 def test_a_hurried_answer_of_late_outweighs_the_figure() -> None:
     def proven(ago_s: float) -> dict[str, VariantState]:
-        hurry = Hurry({}, answered_ms=8.0, answered_at=NOW - ago_s)
+        hurry = Hurry({haste(7.0): NOW}, answered_ms=8.0, answered_at=NOW - ago_s)
         return {"cheap": measured(40, 80), "dear": measured(100, hurry=hurry)}
 
     assert plan(decided(proven(PROOF_S), request=request_of(time_left_s=0.05))) == ["cheap", "dear"]
