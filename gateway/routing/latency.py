@@ -124,9 +124,13 @@ class LatencyWindow:
         return answers is not None and not is_stale(answers, now) and given_ms < answers.p50_ms
 
     def _prove(self, elapsed_ms: float, now: float) -> None:
-        """A hurried attempt was answered. The quickest answer holds, lest slow callers undo it."""
-        if elapsed_ms <= self.hurry.answered_ms or now - self.hurry.answered_at > PROOF_S:
+        """A hurried attempt was answered. The quickest answer holds, lest slow callers undo it; one
+        of about its time shows that it still does."""
+        quickest = self.hurry.answered_ms
+        if elapsed_ms <= quickest or now - self.hurry.answered_at > PROOF_S:
             self.hurry = replace(self.hurry, answered_ms=elapsed_ms, answered_at=now)
+        elif elapsed_ms <= 2 * quickest:
+            self.hurry = replace(self.hurry, answered_at=now)
 
 
 class _Samples:

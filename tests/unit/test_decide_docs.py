@@ -11,7 +11,7 @@ from gateway.core.config import Config, EndpointConfig, Retry
 from gateway.core.config.load import parse_config
 from gateway.core.decision import Decision, EndpointState, Snapshot, VariantKey
 from gateway.core.request import Options
-from gateway.decide import choose, decide
+from gateway.decide import admission, choose, decide
 from gateway.policy.require import EXCLUSIONS, requirements
 from gateway.resilience.budget import RetryBudget
 from gateway.routing import latency, pick, predict
@@ -65,7 +65,7 @@ def decided(snapshot: Snapshot, options: Options) -> Decision:
 
 def test_constants() -> None:
     for name, value, _ in table("name"):
-        module = next(m for m in (latency, predict, pick, quality, choose) if hasattr(m, name))
+        module = next(m for m in (latency, predict, pick, quality, choose, admission) if hasattr(m, name))
         assert getattr(module, name) == float(value)
 
 
