@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -43,6 +44,19 @@ class LatencyFigure:
 
 
 @dataclass(frozen=True, slots=True)
+class Hurry:
+    """Attempts at a variant that had less time than its answers take.
+
+    `begun`: when the last began, by the octave of the time it had. `answered_ms`: the quickest that
+    was answered all the same, at `answered_at`. Instants are monotonic.
+    """
+
+    begun: Mapping[int, float] = field(default_factory=dict[int, float])
+    answered_ms: float = math.inf
+    answered_at: float = -math.inf
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointState:
     """Whether an endpoint answers. `detail` says why not, in a few words of ours."""
 
@@ -56,14 +70,18 @@ class VariantState:
 
     `ready`: the endpoint says it can serve the model (None: not asked yet). `capacity_rps` is the
     throughput at saturation from a stored measurement, `response_bytes` the mean answer's size;
-    None while unmeasured. `trials` counts attempts begun since the figure became missing or stale.
+    None while unmeasured. `latency` is what it is ranked by, cut-off attempts included; `answers` is
+    of real answers alone, None while there are too few to refuse anybody by. `trials` counts
+    attempts begun since the figure became missing or stale; one cut off early counts in part.
     """
 
     ready: bool | None = None
     latency: LatencyFigure | None = None
     capacity_rps: float | None = None
     response_bytes: float | None = None
-    trials: int = 0
+    trials: float = 0
+    answers: LatencyFigure | None = None
+    hurry: Hurry = Hurry()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +104,7 @@ class Verdict(StrEnum):
 class Note:
     """Why a candidate got its verdict. `rule` is a bounded name: "privacy", "health", "version",
     "deadline", "max_cost", "require.latency_p95_ms", "require.max_cost_per_1k",
-    "require.min_quality", "relaxed", "unmeasured", "stale", "score". Every note of an excluded
+    "require.min_quality", "relaxed", "hurried", "unmeasured", "stale", "score". Every note of an excluded
     candidate names a rule that excludes it. `detail` is one sentence of ours."""
 
     rule: str
@@ -137,6 +155,11 @@ class Decision:
     refused: Reason | None = None
     message: str = ""
     origin: Origin = field(default_factory=Origin)
+
+    @property
+    def classes(self) -> str:
+        """The classes that apply as one text, joined with "&"; "" where none is known."""
+        return "&".join(self.privacy)
 
 
 class Outcome(StrEnum):

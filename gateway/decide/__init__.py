@@ -1,16 +1,16 @@
 """PURE. The one place where it is decided who may answer a request.
 
-`decide` is what the director, the dry run and the tests call; `gateway_refusal` and
-`validate_options` answer from headers alone, before a body is read, and `decide` asks them again, as it
-does `version_refusal`;
-`Attempts` hands dispatch the places of a plan one by one, behind the same privacy wall.
+`decide` is what the director, the dry run and the tests call; `gateway_refusal` answers from headers
+alone, before a body is read, and `decide` asks it again, as it does `version_refusal`; `unknown_model` is the refusal of a name that
+is not there, whoever finds out; `Attempts` hands dispatch the places of a plan one by one, behind the
+same privacy wall.
 
 Invariants, all of them property-tested: a place that a class forbids is in no plan and is never
-handed out; a caller's class or option can shrink a plan but adds no place to it; nothing but
-`policy.privacy` says what a class allows.
+handed out; a caller's class or option can only narrow what is allowed; nothing but `policy.privacy`
+says what a class allows.
 """
 
-from gateway.decide.admission import gateway_refusal, validate_options, version_refusal
+from gateway.decide.admission import gateway_refusal, unknown_model, version_refusal
 from gateway.decide.attempts import Attempts, may_attempt
 from gateway.decide.choose import decide
 from gateway.decide.tables import Compiled, compiled
@@ -22,6 +22,6 @@ __all__ = [
     "decide",
     "gateway_refusal",
     "may_attempt",
-    "validate_options",
+    "unknown_model",
     "version_refusal",
 ]

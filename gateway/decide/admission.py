@@ -16,20 +16,19 @@ from gateway.core.place import Origin, Place, PrivacyClass, Tier
 from gateway.core.request import Options
 from gateway.decide.tables import Compiled, Model, compiled
 from gateway.policy.privacy import allowed, origin_of
+from oip.names import shown
 from oip.reasons import Reason
 
 SHOWN_CHARS = 256
-"""Names from a caller are cut to this length before they go into a message or a record; no
-configured name is longer."""
+"""Names from a caller are cut to this length before they go into a record; no configured name is
+longer."""
 
 _VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
 _LAST_VERSION = 2**63 - 1
 
 
-def validate_options(config: Config, options: Options) -> Refusal | None:
-    """Whether the names in the options exist in this configuration. The refusal is for the caller
-    to raise or return."""
-    return check_names(compiled(config), options)
+LISTED = 6
+"""How many places a message names before it only counts them."""
 
 
 def gateway_refusal(config: Config, options: Options, model: str | None) -> Refusal | None:
@@ -42,18 +41,29 @@ def gateway_refusal(config: Config, options: Options, model: str | None) -> Refu
     return admit(tables, options, origin_of(tables.gateway, options), model)
 
 
-def check_names(tables: Compiled, options: Options) -> Refusal | None:
+def unknown_model(name: str, version: str = "") -> Refusal:
+    """The refusal of a model that is not there, or, with `version`, of a version that it does not
+    have. Both come from a caller, so the message quotes and cuts them."""
+    if not version:
+        return Refusal(Reason.UNKNOWN_MODEL, f"Request for unknown model: {shown(name)} is not found")
+    return Refusal(
+        Reason.UNKNOWN_VERSION,
+        f"Request for unknown model: {shown(name)} version {shown(version)[1:-1]} is not found",
+    )
+
+
+def _check_names(tables: Compiled, options: Options) -> Refusal | None:
     if options.privacy is not None and options.privacy not in tables.classes:
         return Refusal(
-            Reason.BAD_OPTION, f"Unknown privacy class '{shown(options.privacy)}' in tidegate-privacy"
+            Reason.BAD_OPTION, f"Unknown privacy class {shown(options.privacy)} in tidegate-privacy"
         )
     if options.policy is not None and options.policy not in tables.by_name:
-        return Refusal(Reason.BAD_OPTION, f"Unknown policy '{shown(options.policy)}' in tidegate-policy")
+        return Refusal(Reason.BAD_OPTION, f"Unknown policy {shown(options.policy)} in tidegate-policy")
     return None
 
 
 def admit(tables: Compiled, options: Options, origin: Origin, model: str | None) -> Refusal | None:
-    refusal = check_names(tables, options)
+    refusal = _check_names(tables, options)
     if refusal is not None:
         return refusal
     if options.privacy is not None and tables.wall((options.privacy,), origin).gateway:
@@ -62,7 +72,7 @@ def admit(tables: Compiled, options: Options, origin: Origin, model: str | None)
         return None
     found = tables.models.get(model)
     if found is None:
-        return Refusal(Reason.UNKNOWN_MODEL, f"Request for unknown model: '{shown(model)}' is not found")
+        return unknown_model(model)
     names = found.classes(options)
     if tables.wall(names, origin).gateway:
         return _own_place(tables, options, origin, names, found)
@@ -79,13 +89,19 @@ def version_refusal(version: str) -> Refusal | None:
         return None
     return Refusal(
         Reason.MALFORMED,
-        f"failed to get model version from specified version string '{shown(version)}',"
+        f"failed to get model version from specified version string {shown(version)},"
         " version should be an integral value > 0",
     )
 
 
-def shown(name: str) -> str:
+def cut(name: str) -> str:
     return name if len(name) <= SHOWN_CHARS else name[: SHOWN_CHARS - 3] + "..."
+
+
+def listed(items: Sequence[str], between: str = ", ") -> str:
+    """The first few, and how many there are more."""
+    more = len(items) - LISTED
+    return between.join([*items[:LISTED], f"and {more} more"] if more > 0 else items)
 
 
 def quoted(names: Sequence[str]) -> str:
@@ -98,14 +114,14 @@ def _own_place(
 ) -> Refusal:
     wall = tables.wall(names, origin)
     hosts = list(_hosts(tables, options, tables.classes_named(names)))
-    may = " or ".join(hosts[:_HOSTS_SHOWN]) if hosts else "no place"
+    may = " or ".join(hosts[:LISTED]) if hosts else "no place"
     targets = None if model is None else {t.variant.endpoint for t in model.targets}
     endpoints = [
         name
         for name, refused_by in wall.endpoints.items()
         if not refused_by and (targets is None or name in targets)
     ]
-    ends = f"; of its endpoints {', '.join(endpoints)} would be allowed" if endpoints else ""
+    ends = f"; of its endpoints {listed(endpoints)} would be allowed" if endpoints else ""
     return Refusal(
         Reason.PRIVACY,
         f"Privacy {quoted(wall.gateway)} {'does' if len(wall.gateway) == 1 else 'do'} not allow this"
@@ -114,7 +130,6 @@ def _own_place(
     )
 
 
-_HOSTS_SHOWN = 6
 _UNNAMED = "\0"
 """Stands for a site, device or region that no configured name can equal."""
 

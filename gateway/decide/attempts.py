@@ -61,11 +61,6 @@ class Attempts:
         self._tried: set[str] = set()
         self._retrying = False
 
-    @property
-    def count(self) -> int:
-        """Attempts given out so far."""
-        return len(self._tried)
-
     def __enter__(self) -> Attempts:
         self._budget.begin_request()
         return self

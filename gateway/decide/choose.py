@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gateway.core.config import PolicyConfig
@@ -18,16 +19,20 @@ from gateway.core.decision import (
 from gateway.core.errors import Refusal
 from gateway.core.place import Origin
 from gateway.core.request import Options, Request
-from gateway.decide.admission import admit, quoted, shown, version_refusal
+from gateway.decide.admission import admit, cut, listed, quoted, unknown_model, version_refusal
 from gateway.decide.tables import Compiled, Model, Target, Terms, Wall, compiled
 from gateway.policy.match import Traits, choose
 from gateway.policy.privacy import origin_of
-from gateway.policy.require import EXCLUSIONS, MARKS, Facts
+from gateway.policy.require import EXCLUSIONS, MARKS, NO_TIME, Facts
+from gateway.routing.latency import haste
 from gateway.routing.pick import Rng, order
 from gateway.routing.predict import predict
 from gateway.routing.score import score
 from gateway.routing.scorers._interface import View
 from oip.reasons import Reason
+
+TRY_EVERY_S = 1.0
+"""How often a place is tried by callers with less time than every place takes."""
 
 _UP = EndpointState(True)
 _NOTHING_KNOWN = VariantState()
@@ -40,6 +45,7 @@ class _Row(NamedTuple):
     requirements it misses."""
 
     target: Target
+    state: VariantState
     facts: Facts
     excluded: list[Note]
     missed: list[tuple[str, Note]]
@@ -69,7 +75,9 @@ def decide(snapshot: Snapshot, request: Request, now: float, rng: Rng) -> Decisi
     terms = tables.terms[policy.name]
     wall = tables.wall(names, origin)
     rows = [_row(snapshot, request, now, policy, terms, wall, target) for target in model.targets]
-    relaxed, eligible = _eligible(rows, terms.relax)
+    relaxed, eligible = _eligible(rows, terms.relax, lambda row: not row.excluded)
+    if not eligible:
+        relaxed, eligible = _hurried(rows, terms.relax, request, now)
     candidates, plan = _candidates(rows, eligible, relaxed, terms, rng)
     refusal = None if plan else _why_none(request, model, policy, names, rows, candidates)
     return _decision(snapshot, request, origin, names, model, refusal, policy.name, candidates, plan)
@@ -94,39 +102,63 @@ def _row(
 ) -> _Row:
     variant = target.variant
     state = snapshot.variants.get(target.key, _NOTHING_KNOWN)
-    predicted, stale, probing = predict(state, target.price, request.payload_bytes, now)
+    outlook = predict(state, target.price, request.payload_bytes, now)
     facts = Facts(
         wall.endpoints[variant.endpoint],
         variant,
         snapshot.endpoints.get(variant.endpoint, _UP),
         state.ready,
-        predicted,
-        stale,
-        probing,
+        *outlook,
         request,
         policy.require,
     )
     return _Row(
         target,
+        state,
         facts,
         [note for rule in EXCLUSIONS if (note := rule(facts)) is not None],
         [(kind, note) for kind, rule in terms.requirements if (note := rule(facts)) is not None],
     )
 
 
-def _eligible(rows: Sequence[_Row], relax: Sequence[str]) -> tuple[frozenset[str], list[int]]:
-    """Indices of the rows that stay, with the fewest requirements dropped that leave one; none are
-    dropped where that helps nobody."""
+def _eligible(
+    rows: Sequence[_Row], relax: Sequence[str], among: Callable[[_Row], bool]
+) -> tuple[frozenset[str], list[int]]:
+    """Indices of the rows that stay `among` those asked for, with the fewest requirements dropped
+    that leave one; none are dropped where that helps nobody."""
     for dropped in range(len(relax) + 1):
         relaxed = frozenset(relax[:dropped])
         left = [
-            i
-            for i, row in enumerate(rows)
-            if not row.excluded and all(kind in relaxed for kind, _ in row.missed)
+            i for i, row in enumerate(rows) if among(row) and all(kind in relaxed for kind, _ in row.missed)
         ]
         if left:
             return relaxed, left
     return frozenset(), []
+
+
+def _hurried(
+    rows: Sequence[_Row], relax: Sequence[str], request: Request, now: float
+) -> tuple[frozenset[str], list[int]]:
+    """Where time alone speaks against every place that is left, the one to try all the same, if it
+    is time for that.
+
+    Else a place that answers in time again would never be asked by those it refuses. Callers that
+    have about the same time share one try in `TRY_EVERY_S`: others, with less, cannot use it up. It
+    goes to the place that was tried longest ago, the quickest first.
+    """
+    relaxed, late = _eligible(rows, relax, _late)
+    if not late or request.time_left_s is None:
+        return frozenset(), []
+    octave = haste(request.time_left_s * 1000)
+    tried = {i: rows[i].state.hurry.begun.get(octave, -math.inf) for i in late}
+    if now - max(tried.values()) < TRY_EVERY_S:
+        return frozenset(), []
+    return relaxed, [min(late, key=lambda i: (tried[i], rows[i].facts.answer_ms or 0.0))]
+
+
+def _late(row: _Row) -> bool:
+    """Whether the deadline alone excludes it, and some time is left."""
+    return len(row.excluded) == 1 and row.excluded[0].rule == "deadline" and row.excluded[0] is not NO_TIME
 
 
 def _candidates(
@@ -147,6 +179,7 @@ def _candidates(
         i = eligible[at]
         row = rows[i]
         notes = [Note("relaxed", note.detail) for _, note in row.missed]
+        notes += [Note("hurried", f"{note.detail}: tried all the same") for note in row.excluded]
         notes += [note for mark in MARKS if (note := mark(row.facts)) is not None]
         notes.append(_score_note(rank, ranking.equals))
         made[i] = Candidate(
@@ -183,18 +216,16 @@ def _why_none(
 ) -> Refusal:
     name = model.config.name
     if request.version and all(r.target.variant.version not in (None, request.version) for r in rows):
-        return Refusal(
-            Reason.UNKNOWN_VERSION,
-            f"Request for unknown model: '{name}' version {shown(request.version)} is not found",
-        )
+        return unknown_model(name, request.version)
     allowed = [c for row, c in zip(rows, candidates, strict=True) if not row.facts.refused_by]
     if not allowed:
         verb = "allows" if len(names) == 1 else "allow"
         return Refusal(
             Reason.PRIVACY, f"No endpoint of model '{name}' is in a place that {quoted(names)} {verb}"
         )
-    firsts = "; ".join(
-        f"{c.variant.endpoint} ({c.reasons[0].rule}): {c.reasons[0].detail}" for c in candidates
+    firsts = listed(
+        [cut(f"{c.variant.endpoint} ({c.reasons[0].rule}): {c.reasons[0].detail}") for c in candidates],
+        "; ",
     )
     if all(c.reasons[0].rule == "deadline" for c in allowed):
         return Refusal(Reason.DEADLINE, f"No place can answer model '{name}' in time: {firsts}")
@@ -217,8 +248,8 @@ def _decision(
     return Decision(
         id=request.decision_id,
         wall_time=request.wall_time,
-        model=shown(request.model),
-        version=shown(request.version),
+        model=cut(request.model),
+        version=cut(request.version),
         privacy=names,
         policy=policy,
         revision=snapshot.revision,

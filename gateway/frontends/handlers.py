@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import traceback
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from gateway.core.call import Binding, Call, Reply
 from gateway.core.errors import Refusal, TidegateError
 from gateway.core.ports import Service
-from gateway.core.request import Options
 from gateway.frontends.codecs import BindingCodec
 from gateway.pipeline.options import parse_options
+from gateway.resilience.deadline import given_deadline
 from oip.codec import server_metadata
 from oip.errors import OipError
 from oip.reasons import Reason
@@ -61,8 +60,8 @@ class Handlers:
             if call.method == "ModelInfer":
                 return await handler(call, self._codecs[call.binding])
             # An inference's options are the service's to read; elsewhere a wrong one is an error too.
-            time_left_s = _time_left_s(call, parse_options(call.metadata))
-            async with asyncio.timeout(time_left_s):
+            options = parse_options(call.metadata)
+            async with asyncio.timeout_at(given_deadline(call.received, options.deadline_ms, call.deadline)):
                 return await handler(call, self._codecs[call.binding])
         except TimeoutError:
             return Reply(
@@ -103,14 +102,6 @@ class Handlers:
 
     async def _model_infer(self, call: Call, codec: BindingCodec) -> Reply:
         return await self.service.infer(call, codec.infer(call))
-
-
-def _time_left_s(call: Call, options: Options) -> float | None:
-    """What remains until the nearer of the transport's deadline and `tidegate-deadline-ms`."""
-    deadlines = [] if call.deadline is None else [call.deadline]
-    if options.deadline_ms is not None:
-        deadlines.append(call.received + options.deadline_ms / 1000)
-    return min(deadlines) - time.monotonic() if deadlines else None
 
 
 def unexpected(error: BaseException, where: str) -> Refusal:

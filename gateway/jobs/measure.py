@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import statistics
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from gateway.core.decision import VariantKey
 from gateway.core.errors import AttemptError
 from gateway.core.ports import Endpoint
+from gateway.routing.latency import quantile
 from gateway.store.profiles import Profile
 
 Progress = Callable[[float], None]
@@ -81,7 +81,7 @@ async def measure(
         version=key.version,
         measured_at=wall(),
         latency_p50_ms=statistics.median(latencies) * 1000,
-        latency_p95_ms=_quantile(latencies, 0.95) * 1000,
+        latency_p95_ms=quantile(sorted(latencies), 0.95) * 1000,
         capacity_rps=capacity,
         samples=len(latencies),
         payload_bytes=job.sent_bytes / job.answered,
@@ -179,9 +179,3 @@ class _Job:
         self.sent_bytes += len(body)
         self.received_bytes += len(answer)
         return taken
-
-
-def _quantile(values: list[float], share: float) -> float:
-    """The smallest value that at least `share` of the values do not exceed."""
-    ordered = sorted(values)
-    return ordered[math.ceil(share * len(ordered)) - 1]

@@ -101,13 +101,12 @@ class Dispatcher:
         key = key_of(course.decision.model_config, candidate.variant)
         body = _addressed(course, key)
         started = self._clock()
+        given_s = course.deadline - started
         span = course.telemetry.attempt(candidate, started)
         outcome, response, cost = Outcome.CANCELLED, None, 0.0
-        self._state.begun(key, started)
+        self._state.begun(key, given_s, started)
         try:
-            response = await self._endpoints[key.endpoint].infer(
-                body, span.headers, course.deadline - started
-            )
+            response = await self._endpoints[key.endpoint].infer(body, span.headers, given_s)
             outcome = Outcome.OK
             cost = self._cost(key, len(body), len(response))
             return response
@@ -126,7 +125,8 @@ class Dispatcher:
         finally:
             ended = self._clock()
             elapsed_ms = (ended - started) * 1000
-            self._state.ended(key, outcome, elapsed_ms, None if response is None else len(response), ended)
+            size = None if response is None else len(response)
+            self._state.ended(key, outcome, elapsed_ms, given_s, size, ended)
             course.attempts.append(Attempt(key.endpoint, outcome, elapsed_ms, cost))
             span.ended(outcome, ended, cost)
 

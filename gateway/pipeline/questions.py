@@ -10,7 +10,7 @@ from gateway.core.decision import VariantKey
 from gateway.core.errors import AttemptError, Refusal
 from gateway.core.ports import Endpoint
 from gateway.core.request import Options
-from gateway.decide import compiled, version_refusal
+from gateway.decide import compiled, unknown_model, version_refusal
 from gateway.decide.tables import Model, Target
 from gateway.pipeline.state import ReplicaState
 from gateway.policy.privacy import origin_of
@@ -61,14 +61,11 @@ class Questions:
     def _model(self, name: str, version: str) -> Model:
         model = self._tables.models.get(name)
         if model is None:
-            raise Refusal(Reason.UNKNOWN_MODEL, f"Request for unknown model: {shown(name)} is not found")
+            raise unknown_model(name)
         if (refusal := version_refusal(version)) is not None:
             raise refusal
         if version and not any(_has(target, version) for target in model.targets):
-            raise Refusal(
-                Reason.UNKNOWN_VERSION,
-                f"Request for unknown model: {shown(name)} version {shown(version)} is not found",
-            )
+            raise unknown_model(name, version)
         return model
 
     def _serving(self, model: Model, version: str) -> list[Target]:

@@ -28,8 +28,8 @@ class DecisionRing:
     def next_id(self) -> str:
         return f"{self.replica}-{next(self._numbers):06x}"
 
-    def put(self, decision: Decision, attempts: Sequence[Attempt] = ()) -> None:
-        """Keep a decision, replacing what was kept under its id (its attempts are known later)."""
+    def put(self, decision: Decision, attempts: Sequence[Attempt]) -> None:
+        """Keep a decision with the attempts that followed from it."""
         self._held[decision.id] = (decision, attempts)
         if len(self._held) > self._capacity:
             self._held.popitem(last=False)

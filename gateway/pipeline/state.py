@@ -56,16 +56,22 @@ class ReplicaState:
         """An attempt found the endpoint gone; the next look decides whether it is back."""
         self._endpoints[endpoint] = EndpointState(up=False, detail="an attempt found it gone")
 
-    def begun(self, key: VariantKey, now: float) -> None:
-        """An attempt begins."""
-        self._windows[key].begin(now)
+    def begun(self, key: VariantKey, given_s: float, now: float) -> None:
+        """An attempt begins and has `given_s` seconds."""
+        self._windows[key].begin(given_s * 1000, now)
         self._refresh(key, now)
 
     def ended(
-        self, key: VariantKey, outcome: Outcome, elapsed_ms: float, response_bytes: int | None, now: float
+        self,
+        key: VariantKey,
+        outcome: Outcome,
+        elapsed_ms: float,
+        given_s: float,
+        response_bytes: int | None,
+        now: float,
     ) -> None:
-        """An attempt ended; `response_bytes` is None where no answer came."""
-        self._windows[key].observe(outcome, elapsed_ms, now)
+        """An attempt that had `given_s` seconds ended; `response_bytes` is None where no answer came."""
+        self._windows[key].observe(outcome, elapsed_ms, given_s * 1000, now)
         if response_bytes is not None:
             state = self._variants[key]
             mean = response_bytes if state.response_bytes is None else state.response_bytes
@@ -100,4 +106,10 @@ class ReplicaState:
 
     def _refresh(self, key: VariantKey, now: float) -> None:
         window, state = self._windows[key], self._variants[key]
-        self._variants[key] = replace(state, latency=window.figure(now), trials=window.trials(now))
+        self._variants[key] = replace(
+            state,
+            latency=window.figure(now),
+            trials=window.trials(now),
+            answers=window.answers(now),
+            hurry=window.hurry,
+        )

@@ -19,8 +19,9 @@ class Facts(NamedTuple):
     """What the rules may look at for one variant.
 
     `refused_by` names the privacy classes that forbid its place. `ready`: the endpoint says it can
-    serve the model; None: not asked yet. `stale`: the latency figure is old; `probing`: it is old or
-    missing, and the variant may still be tried to get a new one.
+    serve the model; None: not asked yet. The rest is said of the latency: `stale`, its figure is
+    old; `probing`, it is old or missing, and the variant may still be tried to get a new one; `firm`,
+    it may exclude; `answer_ms`, how long answers take, None where that may not exclude.
     """
 
     refused_by: tuple[str, ...]
@@ -30,6 +31,8 @@ class Facts(NamedTuple):
     predicted: Prediction
     stale: bool
     probing: bool
+    firm: bool
+    answer_ms: float | None
     request: Request
     require: Require
 
@@ -59,15 +62,13 @@ def health(f: Facts) -> Note | None:
 
 
 def deadline(f: Facts) -> Note | None:
-    """Even a stale figure counts: a caller's deadline is not for probing."""
-    left = f.request.time_left_s
+    left, takes = f.request.time_left_s, f.answer_ms
     if left is None:
         return None
-    if left <= 0:
-        return _NO_TIME
-    p50 = f.predicted.latency_p50_ms
-    if p50 is not None and p50 > left * 1000:
-        return Note("deadline", f"p50 {p50:.1f} ms is over the {left * 1000:.1f} ms left")
+    if not left > 0:
+        return NO_TIME
+    if takes is not None and takes > left * 1000:
+        return Note("deadline", f"answers take {takes:.1f} ms and {left * 1000:.1f} ms are left")
     return None
 
 
@@ -79,9 +80,9 @@ def max_cost(f: Facts) -> Note | None:
 
 
 def require_latency(f: Facts) -> Note | None:
-    """A stale figure counts as unmeasured while the variant is probed."""
+    """A stale figure counts as unmeasured while the variant is probed, and so does one of few samples."""
     limit, p95 = f.require.latency_p95_ms, f.predicted.latency_p95_ms
-    if limit is not None and p95 is not None and not f.probing and p95 > limit:
+    if limit is not None and p95 is not None and f.firm and p95 > limit:
         return Note("require.latency_p95_ms", f"p95 {p95:.1f} ms is over {limit:g} ms")
     return None
 
@@ -134,7 +135,7 @@ def _classes(names: tuple[str, ...]) -> str:
 
 
 _NOT_READY = Note("health", "the endpoint says that the model is not ready")
-_NO_TIME = Note("deadline", "no time is left")
+NO_TIME = Note("deadline", "no time is left")
 _LATENCY_UNMEASURED = Note("unmeasured", "no latency has been measured yet")
 _COST_UNMEASURED = Note("unmeasured", "its capacity has not been measured, so its cost is not known")
 _QUALITY_UNSET = Note("unmeasured", "no quality is declared")

@@ -20,14 +20,6 @@ class RetryBudget:
         self._requests = 0
         self._retries = 0
 
-    @property
-    def requests(self) -> int:
-        return self._requests
-
-    @property
-    def retries(self) -> int:
-        return self._retries
-
     def begin_request(self) -> None:
         self._requests += 1
 

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from gateway.core.config import Price
 
+_MAX_BYTES = 2**63
+"""A dry run may ask about a size that is larger than any float."""
+
 
 def predicted_cost(
     price: Price, capacity_rps: float | None, request_bytes: int, response_bytes: float | None
@@ -21,7 +24,7 @@ def predicted_cost(
     compute = _compute(price, capacity_rps)
     if compute is None:
         return None
-    return compute + price.egress_per_gb * (request_bytes + (response_bytes or 0.0)) / 1e9
+    return compute + price.egress_per_gb * (min(request_bytes, _MAX_BYTES) + (response_bytes or 0.0)) / 1e9
 
 
 def attempt_cost(
@@ -41,6 +44,6 @@ def _compute(price: Price, capacity_rps: float | None) -> float | None:
         return price.per_request
     if not price.per_hour:
         return 0.0
-    if not capacity_rps:
+    if capacity_rps is None or not capacity_rps > 0:
         return None
     return price.per_hour / 3600 / capacity_rps

@@ -13,14 +13,13 @@ from gateway.core.decision import Attempt, Candidate, Decision
 
 
 def to_record(decision: Decision, attempts: Sequence[Attempt] = ()) -> dict[str, Any]:
-    """JSON-ready. `time` is ISO-8601 in UTC with milliseconds; `privacy` joins the classes with
-    "&"; `refused` {reason, message} is there only where the request was refused."""
+    """JSON-ready. `time` is ISO-8601 in UTC with milliseconds; `privacy` are the decision's `classes`; `refused` {reason, message} is there only where the request was refused."""
     record: dict[str, Any] = {
         "id": decision.id,
         "time": _iso(decision.wall_time),
         "model": decision.model,
         "tenant": None,
-        "privacy": "&".join(decision.privacy),
+        "privacy": decision.classes,
         "policy": decision.policy,
         "policy_revision": decision.revision,
         "chosen": decision.plan[0].variant.endpoint if decision.plan else None,

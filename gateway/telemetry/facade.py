@@ -105,7 +105,7 @@ class RequestTelemetry:
         self._metrics.decided(Decided(decision, started, ended))
         self._model = decision.model if decision.model_config is not None else names.UNKNOWN
         self._policy = decision.policy or names.NONE
-        self._privacy = "+".join(decision.privacy) or names.NONE
+        self._privacy = decision.classes or names.NONE
         self._decision_id = decision.id
         if self.trace.sampled:
             span = self.trace.child(names.SPAN_DECIDE, started, {})

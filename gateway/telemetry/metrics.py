@@ -152,10 +152,6 @@ class Metrics:
     def endpoint_up(self, endpoint: str, up: bool) -> None:
         self._endpoint_up(endpoint).set(1 if up else 0)
 
-    def endpoint_removed(self, endpoint: str) -> None:
-        """The endpoint left the configuration: its state is no longer reported."""
-        self._endpoint_up.remove(endpoint)
-
     def config_revision(self, revision: str) -> None:
         """Makes `revision` the only one reported."""
         self._config_revision.clear()

@@ -19,22 +19,11 @@ def metrics_app(metrics: Metrics) -> App:
     """An ASGI application for `metrics`. The text is made off the loop, which may be serving requests."""
 
     async def app(scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
-        elif scope["type"] == "http":
-            await _http(metrics, scope, send)
-        else:
+        if scope["type"] != "http":
             raise ValueError(f"the scrape address does not serve {scope['type']}")
+        await _http(metrics, scope, send)
 
     return app
-
-
-async def _lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return
 
 
 async def _http(metrics: Metrics, scope: Message, send: Send) -> None:

@@ -32,6 +32,7 @@ from gateway.core.config import (
 from gateway.core.config.models import Allow, ClassConfig
 from gateway.core.decision import (
     EndpointState,
+    Hurry,
     LatencyFigure,
     Snapshot,
     Source,
@@ -40,6 +41,7 @@ from gateway.core.decision import (
 )
 from gateway.core.place import Tier
 from gateway.core.request import Options, Request
+from gateway.routing.latency import haste
 
 PlaceTuple = tuple[str, str | None, str | None, str | None]
 
@@ -192,14 +194,15 @@ def random_world(rng: random.Random) -> World:
         for variant in model.variants:
             if rng.random() < 0.8:
                 p50 = rng.choice((1.0, 20.0, 45.0, 400.0))
+                figure = LatencyFigure(p50, p50 * 2, 50, rng.choice((0.0, 950.0)), Source.LIVE)
                 variants[VariantKey(variant.endpoint, model.name, variant.version or "")] = VariantState(
                     ready=rng.choice((None, True, True, True, False)),
-                    latency=None
-                    if rng.random() < 0.2
-                    else LatencyFigure(p50, p50 * 2, 50, rng.choice((0.0, 950.0)), Source.LIVE),
+                    latency=None if rng.random() < 0.2 else figure,
                     capacity_rps=rng.choice((None, 10.0, 500.0)),
                     response_bytes=rng.choice((None, 1000.0)),
                     trials=rng.randint(0, 4),
+                    answers=None if rng.random() < 0.3 else figure,
+                    hurry=Hurry({haste(30.0): 999.5} if rng.random() < 0.3 else {}),
                 )
     options = Options(
         privacy=rng.choice([None, None, *names, *names]) if rng.random() < 0.98 else "no-such-class",

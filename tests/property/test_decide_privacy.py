@@ -134,7 +134,9 @@ def _check_dispatch(rng: random.Random, world: World, decision: Decision) -> Non
                 )
     assert len(sent) == len(set(sent)), "an endpoint is tried twice"
     assert set(sent) <= {c.variant.endpoint for c in decision.plan}
-    assert (budget.requests, budget.retries) == (0, 0)
+    for end in (budget.end_request, budget.end_retry):
+        with pytest.raises(ValueError, match="never began"):
+            end()
 
 
 def replace_options(world: World) -> World:
@@ -145,14 +147,16 @@ def replace_options(world: World) -> World:
 
 
 def _check_narrowing(rng: random.Random, world: World, decision: Decision) -> None:
-    """A caller's class may shrink what is allowed; it adds nothing. (It may bring another policy.)"""
+    """A caller's class may shrink what is allowed; it adds nothing. (It may bring another policy,
+    and leave only places that are then relaxed for or tried in a hurry.)"""
     if world.request.options.privacy is not None or not decision.policy:
         return
     narrow = narrowed(world, rng.choice(list(world.config.privacy.classes)))
     other = decide(narrow.snapshot, narrow.request, NOW, rng)
     assert _let_through(other) <= _let_through(decision), "a caller's class lets a place in"
     policy = next(p for p in world.config.policies if p.name == decision.policy)
-    if other.policy == decision.policy and policy.on_no_candidate == "reject":
+    hurried = any(note.rule == "hurried" for c in other.plan for note in c.reasons)
+    if other.policy == decision.policy and policy.on_no_candidate == "reject" and not hurried:
         planned = {id(c.variant) for c in decision.plan}
         assert {id(c.variant) for c in other.plan} <= planned, "a caller's class adds to the plan"
 
@@ -216,8 +220,8 @@ def _denied_origin_kept(patch: pytest.MonkeyPatch) -> None:
 def _fallbacks_unfiltered(patch: pytest.MonkeyPatch) -> None:
     real = choose._eligible
 
-    def faulty(rows, relax):  # type: ignore[no-untyped-def]
-        relaxed, left = real(rows, relax)
+    def faulty(rows, relax, among):  # type: ignore[no-untyped-def]
+        relaxed, left = real(rows, relax, among)
         unfiltered = [i for i, row in enumerate(rows) if row.facts.refused_by and i not in left]
         return relaxed, [*left, *unfiltered] if left else left
 

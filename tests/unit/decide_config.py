@@ -82,11 +82,17 @@ def figure(p50_ms: float, p95_ms: float | None = None, *, age_s: float = 0.0) ->
     return LatencyFigure(p50_ms, p50_ms if p95_ms is None else p95_ms, 50, NOW - age_s, Source.LIVE)
 
 
+def measured(p50_ms: float, p95_ms: float | None = None, *, age_s: float = 0.0, **more: Any) -> VariantState:
+    """A ready variant, measured by answers alone."""
+    of_answers = figure(p50_ms, p95_ms, age_s=age_s)
+    return VariantState(True, of_answers, answers=of_answers, **more)
+
+
 def snapshot_of(
     config: Config, variants: dict[str, VariantState] | None = None, down: dict[str, str] | None = None
 ) -> Snapshot:
     """`variants` by endpoint, for the model digits without a version; `down` endpoint -> detail."""
-    known = {"cheap": VariantState(True, figure(40)), "dear": VariantState(True, figure(10))}
+    known = {"cheap": measured(40), "dear": measured(10)}
     return Snapshot(
         config,
         "rev-1",

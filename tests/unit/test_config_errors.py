@@ -303,6 +303,7 @@ def test_the_contracts_full_sample_is_refused_key_by_key() -> None:
     ("old", "new", "expected"),
     [
         ("tenants: []", "tenants: [{name: a}]", "59:10: tenants is not served by this version: leave it out or write []"),
+        ('tenants: ["*"]', "tenants: [acme]", '49:42: policies.match.tenants other than ["*"] is not served by this version: leave it out or write ["*"]'),
         ("operators: []", "operators: {}", "60:12: operators is not served by this version: leave it out or write []"),
         ("store: sqlite", "store: postgresql+asyncpg://x", "62:8: store is not served by this version: leave it out or write sqlite"),
         ("replicas: {min: 1, max: 1}", "replicas: {min: 1, max: 2}", "7:27: gateway.replicas.max other than 1 is not served by this version"),
@@ -316,4 +317,8 @@ def test_what_is_not_served_is_named(old: str, new: str, expected: str) -> None:
 
 
 def test_neutral_values_of_what_is_not_served_pass() -> None:
+    assert parsed(changed('tenants: ["*"]', 'tenants: [acme, "*"]')).policies[0].match.tenants == (
+        "acme",
+        "*",
+    )
     assert parsed(changed("  limits:", "  tls: null\n  limits:")).gateway.name == "gw-plant-7"

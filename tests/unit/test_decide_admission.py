@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.core.request import Options
-from gateway.decide import decide, gateway_refusal, validate_options
+from gateway.decide import decide, gateway_refusal
 from oip.reasons import Reason
 from tests.unit.decide_config import NOW, Fixed, config_of, endpoint, model, request_of, snapshot_of
 
@@ -91,12 +91,7 @@ def test_classes_that_no_gateway_can_serve() -> None:
     ],
 )
 def test_names_in_options(options: Options, message: str | None) -> None:
-    config = config_of()
-    found = validate_options(config, options)
-    assert (found and found.message) == message
-    assert found is None or found.reason is Reason.BAD_OPTION
-    early = gateway_refusal(config, options, "digits")
-    assert (early and early.message) == message
+    assert refusal(options) == (None if message is None else (Reason.BAD_OPTION, message))
 
 
 def test_unknown_model() -> None:

@@ -1,13 +1,26 @@
 from __future__ import annotations
 
+import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gateway.core.decision import Decision, Note, VariantKey, VariantState, Verdict
+from gateway.core.decision import (
+    Decision,
+    Hurry,
+    LatencyFigure,
+    Note,
+    Source,
+    VariantKey,
+    VariantState,
+    Verdict,
+)
 from gateway.core.place import Origin
+from gateway.core.request import Request
 from gateway.decide import decide
+from gateway.routing.latency import MIN_LIVE, PROOF_S, haste
 from oip.reasons import Reason
 from tests.unit.decide_config import (
     NOW,
@@ -15,6 +28,7 @@ from tests.unit.decide_config import (
     config_of,
     endpoint,
     figure,
+    measured,
     model,
     policy,
     request_of,
@@ -22,9 +36,9 @@ from tests.unit.decide_config import (
 )
 
 MEASURED = {
-    "cheap": VariantState(True, figure(40, 80)),
-    "dear": VariantState(True, figure(10, 20)),
-    "us": VariantState(True, figure(5, 6)),
+    "cheap": measured(40, 80),
+    "dear": measured(10, 20),
+    "us": measured(5, 6),
 }
 
 
@@ -113,7 +127,7 @@ def test_what_is_not_known_never_excludes_and_is_tried() -> None:
     changes = {"endpoints": places, "models": [two], "policies": [demanding]}
     for trials, order in [(2, ["dear", "cheap"]), (3, ["cheap", "dear"])]:
         states = {
-            "cheap": VariantState(True, figure(40, 80)),
+            "cheap": measured(40, 80),
             "dear": VariantState(True, trials=trials),
         }
         decision = decided(states, request=request_of(time_left_s=0.05), **changes)
@@ -126,13 +140,13 @@ def test_what_is_not_known_never_excludes_and_is_tried() -> None:
             assert plan(decision) == order
 
 
-def test_a_stale_figure_is_probed_once_but_holds_for_a_deadline() -> None:
+def test_a_stale_figure_is_probed_once_and_refuses_no_deadline() -> None:
     strict = [policy(require={"latency_p95_ms": 50})]
 
     def stale(trials: int) -> dict[str, VariantState]:
         return {
-            "cheap": VariantState(True, figure(40, 80, age_s=601), trials=trials),
-            "dear": VariantState(True, figure(10, 20)),
+            "cheap": measured(40, 80, age_s=601, trials=trials),
+            "dear": measured(10, 20),
         }
 
     probed = decided(stale(0), policies=strict)
@@ -140,8 +154,9 @@ def test_a_stale_figure_is_probed_once_but_holds_for_a_deadline() -> None:
     assert probed.candidates[0].scores["latency"] == 1.0
     assert rules(probed, "cheap")[0] == "stale"
     assert rules(decided(stale(1), policies=strict), "cheap") == ["require.latency_p95_ms"]
-    hurried = decided(stale(0), policies=strict, request=request_of(time_left_s=0.03))
-    assert rules(hurried, "cheap") == ["deadline"]
+    for trials in (0, 1):
+        hurried = decided(stale(trials), request=request_of(time_left_s=0.03))
+        assert set(plan(hurried)) == {"cheap", "dear"}
 
 
 def test_versions() -> None:
@@ -183,7 +198,7 @@ def test_a_number_is_a_version(version: str) -> None:
 def test_measurements_are_kept_by_what_the_endpoint_calls_the_model() -> None:
     renamed = model(variants=[{"endpoint": "cheap", "model": "mnist", "version": "3"}])
     snapshot = snapshot_of(config_of(models=[renamed]), MEASURED)
-    known = {VariantKey("cheap", "mnist", "3"): VariantState(True, figure(7))}
+    known = {VariantKey("cheap", "mnist", "3"): measured(7)}
     decision = decide(
         type(snapshot)(snapshot.config, "r", snapshot.endpoints, known), request_of(), NOW, Fixed()
     )
@@ -208,7 +223,12 @@ def test_relaxing_drops_requirements_in_order_and_says_so() -> None:
 def test_relaxing_never_touches_privacy_deadline_or_the_callers_cost() -> None:
     lenient = policy(require={"latency_p95_ms": 1}, on_no_candidate={"relax": ["latency", "cost", "quality"]})
     assert plan(decided(policies=[lenient])) == ["dear", "cheap"]
-    hurried = decided(policies=[lenient], request=request_of(time_left_s=0.02, max_cost=0.002))
+    just_tried = measured(40, hurry=Hurry({haste(20.0): NOW}))
+    hurried = decided(
+        {"cheap": just_tried, "dear": measured(10)},
+        policies=[lenient],
+        request=request_of(time_left_s=0.02, max_cost=0.002),
+    )
     assert hurried.refused is Reason.NO_CANDIDATE
     assert rules(hurried, "cheap") == ["deadline", "require.latency_p95_ms"]
     assert rules(hurried, "dear") == ["max_cost", "require.latency_p95_ms"]
@@ -226,10 +246,116 @@ def test_refused_because_no_place_is_allowed() -> None:
 
 
 def test_refused_because_there_is_no_time() -> None:
-    for left in (0.005, 0.0):
+    for left in (0.0, -1.0, math.nan):
         decision = decided(request=request_of(time_left_s=left))
         assert decision.refused is Reason.DEADLINE
     assert notes(decision, "dear") == [Note("deadline", "no time is left")]
+
+
+SLOW = {"cheap": measured(40, 80), "dear": measured(100)}
+
+
+def test_where_time_alone_excludes_the_quickest_is_tried_and_then_not_for_a_second() -> None:
+    decision = decided(SLOW, request=request_of(time_left_s=0.03))
+    assert plan(decision) == ["cheap"]
+    assert notes(decision, "cheap")[0] == Note(
+        "hurried", "answers take 40.0 ms and 30.0 ms are left: tried all the same"
+    )
+    assert rules(decision, "dear") == ["deadline"]
+
+    def tried(place: str, ago_s: float, given_ms: float = 30.0) -> dict[str, VariantState]:
+        hurry = Hurry({haste(given_ms): NOW - ago_s})
+        return {**SLOW, place: replace(SLOW[place], hurry=hurry)}
+
+    hurried = request_of(time_left_s=0.03)
+    assert decided(tried("cheap", 0.99), request=hurried).refused is Reason.DEADLINE
+    assert decided(tried("dear", 0.99), request=hurried).refused is Reason.DEADLINE
+    assert plan(decided(tried("cheap", 1.0), request=hurried)) == ["dear"], "not asked for longest"
+    assert plan(decided(tried("dear", 1.0), request=hurried)) == ["cheap"]
+    assert plan(decided(tried("cheap", 0.1, given_ms=15.9), request=hurried)) == ["cheap"]
+
+
+@pytest.mark.parametrize(
+    ("change", "request_"),
+    [
+        ({}, request_of(time_left_s=0.03, max_cost=0.0001)),
+        ({"policies": [policy(require={"latency_p95_ms": 10})]}, request_of(time_left_s=0.03)),
+    ],
+)
+def test_nothing_is_tried_in_a_hurry_that_another_rule_excludes(
+    change: dict[str, Any], request_: Request
+) -> None:
+    assert decided(SLOW, request=request_, **change).plan == ()
+
+
+def test_a_hurried_answer_of_late_outweighs_the_figure() -> None:
+    def proven(ago_s: float) -> dict[str, VariantState]:
+        hurry = Hurry({haste(7.0): NOW}, answered_ms=8.0, answered_at=NOW - ago_s)
+        return {"cheap": measured(40, 80), "dear": measured(100, hurry=hurry)}
+
+    assert plan(decided(proven(PROOF_S), request=request_of(time_left_s=0.05))) == ["cheap", "dear"]
+    assert plan(decided(proven(PROOF_S + 1), request=request_of(time_left_s=0.05))) == ["cheap"]
+    assert plan(decided(proven(1), request=request_of(time_left_s=0.009))) == ["dear"]
+    assert rules(decided(proven(1), request=request_of(time_left_s=0.007)), "dear") == ["deadline"]
+
+
+def test_what_was_cut_off_ranks_a_place_and_refuses_nobody() -> None:
+    grey = VariantState(True, figure(1000), answers=None)
+    decision = decided({"cheap": grey, "dear": measured(10)}, request=request_of(time_left_s=0.06))
+    assert plan(decision) == ["dear", "cheap"]
+    assert decision.candidates[0].scores["latency"] == 0.01
+
+
+def test_a_few_samples_miss_no_requirement() -> None:
+    few = LatencyFigure(30, 80, MIN_LIVE - 1, NOW, Source.LIVE)
+    strict = [policy(require={"latency_p95_ms": 50})]
+    for latency, expected in [
+        (few, ["dear", "cheap"]),
+        (replace(few, samples=MIN_LIVE), ["dear"]),
+        (replace(few, source=Source.PROFILE), ["dear"]),
+    ]:
+        states = {"cheap": VariantState(True, latency), "dear": measured(10)}
+        assert plan(decided(states, policies=strict)) == expected
+
+
+HOSTILE = (0.0, -1.0, math.nan, math.inf, -math.inf, 1e308, 5e-324)
+
+
+@pytest.mark.parametrize("weights", [{"latency": 1}, {"cost": 1}, {"cost": 1, "latency": 1, "quality": 1}])
+def test_hostile_numbers_decide_something(weights: dict[str, float]) -> None:
+    config = config_of(
+        endpoints=[
+            endpoint("cheap", region="eu", price={"per_hour": 3.6, "egress_per_gb": 0.1}),
+            endpoint("dear", region="eu", price={"per_hour": 1e300, "egress_per_gb": 1e300}),
+            endpoint("us", region="us"),
+        ],
+        policies=[policy(weights=weights, require={"latency_p95_ms": 50, "max_cost_per_1k": 1})],
+    )
+    for number in HOSTILE:
+        latency = LatencyFigure(number, number, 50, number, Source.LIVE)
+        bad = VariantState(
+            True, latency, number, number, number, latency, Hurry({haste(30.0): number}, number, number)
+        )
+        for states in ({"cheap": bad, "dear": bad}, {"cheap": bad, "dear": measured(10)}):
+            for size in (0, 10**400):
+                for left in (*HOSTILE, 0.03, None):
+                    request = request_of(payload_bytes=size, time_left_s=left, max_cost=number)
+                    decision = decide(snapshot_of(config, states), request, NOW, Fixed())
+                    assert (decision.refused is None) == bool(decision.plan)
+                    for c in decision.candidates:
+                        assert all(math.isfinite(value) for value in c.scores.values())
+
+
+def test_a_refusal_does_not_grow_with_the_number_of_places() -> None:
+    names = [f"{i:03}-{'n' * 120}" for i in range(150)]
+    many = config_of(
+        endpoints=[endpoint(name, region="eu") for name in names],
+        models=[model(variants=[{"endpoint": name} for name in names])],
+    )
+    decision = decide(snapshot_of(many, down=dict.fromkeys(names, "d" * 500)), request_of(), NOW, Fixed())
+    assert decision.message.endswith("; and 144 more")
+    assert decision.message.count(" (health): ") == 6
+    assert len(decision.message) < 2048
 
 
 def test_refused_with_the_first_rule_of_each_place() -> None:
@@ -290,7 +416,7 @@ def test_weights_share_equals() -> None:
         ]
     )
     config = config_of(models=[canary])
-    same = VariantState(True, figure(10))
+    same = measured(10)
     known = {VariantKey(e, "digits", v): same for e, v in [("cheap", "1"), ("cheap", "2"), ("dear", "1")]}
     snapshot = snapshot_of(config)
     snapshot = type(snapshot)(config, "r", snapshot.endpoints, known)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+import gateway.jobs.measure as measuring
 from gateway.core.decision import VariantKey
 from gateway.core.errors import AttemptError
 from gateway.core.ports import Endpoint
@@ -73,6 +74,18 @@ async def test_latency_and_capacity_are_those_of_the_place():
     assert 10 <= profile.payload_bytes <= 11
     assert told == sorted(told)
     assert told[-1] == 1.0
+
+
+async def test_quantiles_are_those_of_live_figures(monkeypatch: pytest.MonkeyPatch):
+    taken = [0.001 * i for i in range(20, 0, -1)]
+
+    async def latency(job: measuring._Job) -> list[float]:
+        return taken
+
+    monkeypatch.setattr(measuring._Job, "latency", latency)
+    profile = await measure(as_endpoint(Workbench(hands=1)), KEY, lambda i: b"x", effort=QUICK)
+    assert profile.latency_p50_ms == pytest.approx(10.5)
+    assert profile.latency_p95_ms == pytest.approx(np.quantile(taken, 0.95) * 1000)
 
 
 async def test_every_request_is_asked_for_by_its_number():

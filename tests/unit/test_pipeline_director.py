@@ -8,13 +8,16 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from gateway.core.call import Reply
+from gateway.core.config import EndpointConfig
 from gateway.core.errors import Refusal, TidegateError
+from gateway.core.request import Options
 from oip.reasons import Reason
 from tests.support.fakes import (
     CODEC,
     BytesBody,
     EndlessBody,
     FakeEndpoint,
+    answers,
     bench,
     call_of,
     config_of,
@@ -222,6 +225,28 @@ async def test_early_refusal_has_a_record_that_says_why():
     assert record["refused"]["reason"] == "privacy"
 
 
+async def test_one_request_that_hangs_does_not_shut_the_place_for_callers_like_it():
+    places = config_of()
+    models = [{**places.models[0].model_dump(), "variants": [{"endpoint": "site"}]}]
+    b = await bench(config_of(models=models))
+    hangs(b.endpoints["site"])
+    hung = await b.director.infer(call_of(deadline_ms="250"), CODEC)
+    assert hung.error is not None
+    b.endpoints["site"].behaviour = answers
+    for _ in range(5):
+        assert (await b.director.infer(call_of(deadline_ms="250"), CODEC)).error is None
+
+
+async def test_dry_run_takes_any_size():
+    b = await bench(config_of(endpoints=[priced(e) for e in config_of().endpoints]))
+    decision = b.director.dry_run("digits", "", Options(), 10**400)
+    assert all(c.predicted.cost is not None and c.predicted.cost > 1e6 for c in decision.plan)
+
+
+def priced(endpoint: EndpointConfig) -> dict[str, object]:
+    return {**endpoint.model_dump(), "price": {"egress_per_gb": 1.0}}
+
+
 async def test_nearer_of_two_deadlines_wins():
     b = await bench()
     await b.director.infer(call_of(deadline_s=5.0, deadline_ms="60000"), CODEC)
@@ -345,8 +370,6 @@ async def test_failed_attempt_does_not_count_as_fast():
 
 
 async def test_dry_run_sends_and_records_nothing():
-    from gateway.core.request import Options
-
     b = await bench()
     decision = b.director.dry_run("digits", "", Options(privacy="eu"), 1000)
     assert [c.variant.endpoint for c in decision.plan] == ["site", "cloud"]

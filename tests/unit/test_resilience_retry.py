@@ -5,7 +5,7 @@ import pytest
 from gateway.core.config import Retry
 from gateway.core.errors import AttemptError
 from gateway.resilience.budget import RetryBudget
-from gateway.resilience.deadline import nearest, request_deadline
+from gateway.resilience.deadline import given_deadline, nearest, request_deadline
 from gateway.resilience.retry import Halt, may_repeat, why_no_retry
 from oip.reasons import Reason
 
@@ -69,7 +69,7 @@ def test_budget_is_the_larger_of_share_and_minimum() -> None:
     assert not budget.admit_retry(limits)
     budget.end_retry()
     assert budget.admit_retry(limits)
-    assert (budget.requests, budget.retries) == (10, 2)
+    assert not budget.admit_retry(limits)
 
 
 def test_no_budget_at_all() -> None:
@@ -94,3 +94,5 @@ def test_deadlines() -> None:
     assert request_deadline(100.0, None, 500.0, 60) == 500.0
     assert request_deadline(100.0, 90_000, None, 60) == 190.0
     assert request_deadline(100.0, None, None, 60) == 160.0
+    assert given_deadline(100.0, 100, 100.2) == 100.1
+    assert given_deadline(100.0, None, None) is None

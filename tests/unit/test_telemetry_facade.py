@@ -76,13 +76,13 @@ def test_one_answered_request_end_to_end() -> None:
         "tidegate.binding": "grpc",
         "tidegate.model": "digits",
         "tidegate.policy": "fast",
-        "tidegate.privacy": "internal+personal",
+        "tidegate.privacy": "internal&personal",
         "tidegate.decision": "d-1",
         "tidegate.attempts": 2,
         "tidegate.code": "ok",
     }
     assert lines(telemetry, "tidegate_requests_total") == [
-        'tidegate_requests_total{code="ok",model="digits",policy="fast",privacy="internal+personal",'
+        'tidegate_requests_total{code="ok",model="digits",policy="fast",privacy="internal&personal",'
         'tenant="_none",tier="cloud"} 1.0'
     ]
     assert lines(telemetry, "tidegate_inflight") == ["tidegate_inflight 0.0"]

@@ -1,6 +1,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.scrape import metrics_app
 
@@ -53,15 +55,9 @@ async def test_anything_else_is_a_json_error() -> None:
     assert (status, headers[b"allow"]) == (405, b"GET, HEAD")
 
 
-async def test_lifespan_is_answered_to_its_end() -> None:
-    incoming = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
-    sent: list[str] = []
+async def test_nothing_but_http_is_served() -> None:
+    async def unused(*message: Any) -> Any:
+        raise AssertionError
 
-    async def receive() -> Any:
-        return next(incoming)
-
-    async def send(message: Any) -> None:
-        sent.append(message["type"])
-
-    await metrics_app(Metrics())({"type": "lifespan"}, receive, send)
-    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    with pytest.raises(ValueError, match="does not serve websocket"):
+        await metrics_app(Metrics())({"type": "websocket"}, unused, unused)

@@ -76,8 +76,7 @@ def matches_everything(match: object) -> bool:
     if not set(written) <= set(_MATCH_KEYS):
         return False
     return all(
-        isinstance(globs, list | tuple)
-        and any(isinstance(g, str) and g and not g.strip("*") for g in cast("Sequence[object]", globs))
+        isinstance(globs, list | tuple) and _takes_any(cast("Sequence[object]", globs))
         for globs in written.values()
     )
 
@@ -202,6 +201,7 @@ def _policies(root: Plain) -> Iterator[Finding]:
     policies = list(_mappings(root.get("policies")))
     for index, policy in policies:
         yield from _globs(policy, ("policies", index, "match"))
+        yield from _tenants(policy, ("policies", index, "match", "tenants"))
     if not policies:
         return
     for index, policy in policies[:-1]:
@@ -217,6 +217,20 @@ def _policies(root: Plain) -> Iterator[Finding]:
             ("policies", index, "match"),
             "the last policy must match everything: end with one that has match: {}",
         )
+
+
+def _tenants(policy: Plain, loc: Loc) -> Iterator[Finding]:
+    """Without tenants every request comes from the one that has no name."""
+    globs = _mapping(policy.get("match")).get("tenants")
+    if isinstance(globs, list) and globs and not _takes_any(cast("list[object]", globs)):
+        yield Finding(
+            loc,
+            'policies.match.tenants other than ["*"] is not served by this version: leave it out or write ["*"]',
+        )
+
+
+def _takes_any(globs: Sequence[object]) -> bool:
+    return any(isinstance(glob, str) and glob and not glob.strip("*") for glob in globs)
 
 
 def _well_formed(match: object) -> bool:
