@@ -70,6 +70,7 @@ def operator_app(control: ControlPlane, version: str) -> FastAPI:
         openapi_url=f"{PREFIX}/openapi.json",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
     )
 
     @app.get(f"{PREFIX}/config")

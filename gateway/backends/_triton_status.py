@@ -16,6 +16,7 @@ any Python traceback. A failure of the connection gets words of ours: gRPC's nam
 | INTERNAL | unable to parse request | malformed | no |
 | NOT_FOUND | any | unknown_model | yes: another place may have it |
 | RESOURCE_EXHAUSTED | message larger than the server takes | too_large | no |
+| RESOURCE_EXHAUSTED | metadata too large: a refusal that quotes more of the request than can be read | malformed | no |
 | RESOURCE_EXHAUSTED | any other | overloaded | yes |
 | DEADLINE_EXCEEDED | any | deadline | no |
 | INVALID_ARGUMENT, OUT_OF_RANGE, FAILED_PRECONDITION, ALREADY_EXISTS | any | malformed | no |
@@ -42,7 +43,10 @@ _ONE_MODEL = ("unknown model", "no available versions", "is not ready", "not ava
 def failure_of(endpoint: str, status: str, details: str) -> AttemptError:
     """The error for a call that ended with `status` (its gRPC name) and the text `details`."""
     reason, sent, retryable = _classify(status, details)
-    if reason in (Reason.UNAVAILABLE, Reason.DEADLINE):
+    if reason is Reason.MALFORMED and status == "RESOURCE_EXHAUSTED":
+        public = STATUS[reason].grpc
+        message = f"Endpoint {endpoint} refused the request, and its reason is too long to be read."
+    elif reason in (Reason.UNAVAILABLE, Reason.DEADLINE):
         public = STATUS[reason].grpc
         words = {
             (Reason.UNAVAILABLE, True): "went away before it answered",
@@ -74,6 +78,8 @@ def _classify(status: str, details: str) -> tuple[Reason, bool, bool]:
         retryable = "Stub process" in details and "is not healthy" in details
     elif status == "NOT_FOUND":
         reason, retryable = Reason.UNKNOWN_MODEL, True
+    elif status == "RESOURCE_EXHAUSTED" and "metadata size exceeds" in details:
+        reason = Reason.MALFORMED
     elif status == "RESOURCE_EXHAUSTED":
         too_large = "larger than max" in details
         reason, retryable = (Reason.TOO_LARGE, False) if too_large else (Reason.OVERLOADED, True)

@@ -40,10 +40,14 @@ CONNECT_WAIT_S = 1.0
 """Longest that a call waits for a connection that is being made."""
 GUARD_S = 0.5
 """How long after gRPC's own deadline the local timer ends a call."""
+MAX_METADATA_BYTES = 2**20
 
 CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
+    # A server's refusal quotes the caller's names and id, and comes as metadata.
+    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
     # Quiet for 5 s with a call under way: ping, and give up after another 3 s. Core waits for a ping's
     # answer by its own setting, whose minute the keepalive timeout does not shorten.
     ("grpc.keepalive_time_ms", 5000),
@@ -221,7 +225,7 @@ class TritonEndpoint:
         try:
             call = self._rpcs[rpc](body, timeout=left, metadata=tuple(metadata))
             async with asyncio.timeout(left + GUARD_S):
-                return await call
+                answer = await call
         except self._grpc.aio.AioRpcError as error:
             raise failure_of(self._config.name, error.code().name, error.details() or "") from None
         except TimeoutError:
@@ -244,6 +248,12 @@ class TritonEndpoint:
         finally:
             if call is not None and not call.done():
                 call.cancel()
+        if answer is None:
+            # gRPC lets a status of OK stand although no message, or only a part of it, came before.
+            raise self._failed(
+                Reason.ENDPOINT_FAILED, "ended the call without an answer", sent=True, retryable=True
+            )
+        return answer
 
     async def _connected(self, wait_s: float) -> None:
         """Return once the channel is ready. Raises AttemptError (not sent) when it is not within

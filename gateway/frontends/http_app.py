@@ -179,7 +179,13 @@ class HttpApp:
 
         async def limited_receive() -> MutableMapping[str, Any]:
             nonlocal size
-            message = await receive()
+            try:
+                async with asyncio.timeout(self._body_timeout_s):
+                    message = await receive()
+            except TimeoutError:
+                raise Refusal(
+                    Reason.BODY_TIMEOUT, f"no more of the body arrived for {self._body_timeout_s:g} s"
+                ) from None
             size += len(message.get("body", b""))
             if size > OPERATOR_MAX_BODY_BYTES:
                 raise too_large

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -14,7 +15,7 @@ from gateway.admin.app import RouteQuery, operator_app
 from gateway.core.config import Config
 from gateway.serve.loopback import bind_replica_to_loopback
 from oip.errors import OipError
-from oip.reasons import Reason
+from oip.reasons import STATUS, Reason
 
 APP = "tidegate"
 DATA_PLANE = "DataPlane"
@@ -37,9 +38,13 @@ class Control:
         self, method: str, target: str, content_type: str, body: bytes
     ) -> tuple[int, list[tuple[str, str]], bytes]:
         """One call of the operator API, as the data plane passed it on."""
-        response = await self._client.request(
-            method, target, content=body, headers={"content-type": content_type}
-        )
+        headers = {b"content-type": content_type.encode("latin-1")}
+        try:
+            request = self._client.build_request(method, target, content=body, headers=headers)
+        except httpx.InvalidURL:
+            text = json.dumps({"error": "the request's target is too long or not a URL"}).encode()
+            return STATUS[Reason.MALFORMED].http, [("content-type", "application/json")], text
+        response = await self._client.send(request)
         kept = [(k, v) for k, v in response.headers.items() if k in ("content-type", "allow")]
         return response.status_code, kept, response.content
 

@@ -6,6 +6,7 @@ import ipaddress
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from oip.reasons import STATUS, Reason
 
@@ -19,16 +20,19 @@ OperatorCall = Callable[[str, str, str, bytes], Awaitable[tuple[int, list[tuple[
 class OperatorPassage:
     """ASGI application that hands `/api/v1` to control.
 
-    Without operators in the configuration everyone on loopback is one, and nobody else.
+    Without operators in the configuration everyone on loopback is one, and nobody else: neither
+    whom a proxy on this machine speaks for, nor a page that a browser on this machine was led to
+    (its Origin is elsewhere, or a name of its own leads here and is in Host).
     """
 
     def __init__(self, call: OperatorCall) -> None:
         self._call = call
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if not _is_loopback(scope.get("client")):
+        stranger = _stranger(scope)
+        if stranger:
             reason = "operator calls are served to loopback only while no operators are configured"
-            return await _error(send, Reason.FORBIDDEN, reason)
+            return await _error(send, Reason.FORBIDDEN, f"{reason}, and {stranger}")
         body = bytearray()
         while True:
             event = await receive()
@@ -58,10 +62,39 @@ class OperatorPassage:
         return None
 
 
-def _is_loopback(client: Any) -> bool:
+def _stranger(scope: Any) -> str:
+    """What about a call says that it is not from an operator on this machine; "" when nothing does."""
+    client = scope.get("client")
+    if client is None or not _is_loopback(client[0]):
+        return "this one comes from elsewhere"
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        if name in _PROXY_HEADERS or name.startswith("x-forwarded-"):
+            return f"this one was forwarded ({name})"
+        if name == "host" and not _is_loopback(_host_in(f"//{value}")):
+            return "its Host is not loopback: use 127.0.0.1 or localhost"
+        if name == "origin" and not _is_loopback(_host_in(value)):
+            return "its Origin is not loopback"
+    return ""
+
+
+_PROXY_HEADERS = frozenset({"forwarded", "via", "x-real-ip"})
+
+
+def _host_in(url: str) -> str:
     try:
-        return ipaddress.ip_address(client[0]).is_loopback
-    except (TypeError, ValueError):
+        parts = urlsplit(url)
+        return "" if "@" in parts.netloc else parts.hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
         return False
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import re
 import socket
 import subprocess
@@ -121,6 +123,30 @@ def test_operator_mistakes_get_one_sentence(
     assert answer.status_code == status
     assert list(answer.json()) == ["error"]
     assert "Traceback" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/api/v1/decisions/" + '"' * 60_000, {}),
+        ("/api/v1/route", {"content-type": b"application/json\xff"}),
+        ("/api/v1/config/", {}),
+    ],
+)
+def test_odd_operator_requests_are_the_callers_mistake(
+    gateway: Gateway, path: str, headers: dict[str, bytes]
+):
+    host, port = gateway.http.rsplit(":", 1)
+    connection = http.client.HTTPConnection(host, int(port), timeout=15)
+    connection.putrequest("GET", path)
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    text = answer.read()
+    connection.close()
+    assert 400 <= answer.status < 500
+    assert list(json.loads(text)) == ["error"]
 
 
 def test_decision_behind_an_answer_can_be_asked_for(gateway: Gateway):

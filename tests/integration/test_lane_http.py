@@ -713,6 +713,14 @@ async def test_operator_bodies_are_bounded(served: Served):
     assert (await connection.answer()).status == 413
 
 
+async def test_operator_body_that_stalls_is_given_up(served: Served):
+    connection = await served.connect()
+    await connection.send(b"POST /api/v1/route HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    answer = await connection.answer()
+    assert (answer.status, "0.4 s" in answer.error) == (408, True)
+    assert await connection.ended()
+
+
 async def test_an_operator_application_that_fails_answers_in_json(
     served: Served, caplog: pytest.LogCaptureFixture
 ):
