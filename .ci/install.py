@@ -33,7 +33,10 @@ def main(venv: Path) -> int:
             )
             return 1
         stamp.unlink(missing_ok=True)
-        pip = [venv / "bin" / "python", "-m", "pip", "install", "--no-input"]
+        print(
+            f"installing the locked environment into {venv}, which takes minutes the first time", flush=True
+        )
+        pip = [venv / "bin" / "python", "-m", "pip", "install", "--no-input", "--quiet"]
         for arguments in (
             ["--require-hashes", "-r", "requirements.lock"],
             ["--no-deps", "--no-build-isolation", "-e", "."],

@@ -117,6 +117,11 @@ def operator_app(control: ControlPlane, version: str) -> FastAPI:
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:  # pyright: ignore[reportUnusedFunction]
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][1:])
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(RouteQuery.model_fields)
+            return JSONResponse(
+                {"error": f"{where} is not a member of the query: the members are {known}"}, 400
+            )
         return JSONResponse({"error": f"{where or 'body'}: {first['msg']}"}, 400)
 
     @app.exception_handler(HTTPException)

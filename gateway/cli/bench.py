@@ -174,7 +174,9 @@ async def _measure_one(
             bodies = [synthetic_request(metadata, rng, version=key.version) for _ in range(16)]
         else:
             bodies = [decode_infer(key.model, key.version, {}, request)[0]]
-        profile = await measure(endpoint, key, lambda i: bodies[i % len(bodies)], progress=progress)
+        profile = await measure(
+            endpoint, key, lambda i: bodies[i % len(bodies)], identity=declared.identity, progress=progress
+        )
         return Outcome(key, profile, None)
     except (MeasureError, OipError, ValueError) as error:
         return Outcome(key, None, str(error))

@@ -21,15 +21,15 @@ BACKENDS = "gateway.backends"
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="the configuration file")],
     matrix: Annotated[bool, typer.Option("--matrix", help="print which privacy class may go where")] = False,
-    live: Annotated[bool, typer.Option("--live", help="also ask the endpoints; not served yet")] = False,
+    live: Annotated[bool, typer.Option("--live", help="not served by this version", hidden=True)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the outcome as JSON")] = False,
 ) -> None:
     """Validate a configuration file; errors as FILE:line:col: message, exit 2."""
-    from gateway.cli.common import fail
+    from gateway.cli.common import fail, tell_warnings
 
     if live:
         fail("check --live is not served by this version: leave it out", 2)
-    from gateway.cli.advice import matrix_of, warnings_of
+    from gateway.cli.advice import matrix_of
     from gateway.core.config.load import kinds_in, read, revision_of
     from gateway.core.config.problems import ConfigError
 
@@ -41,9 +41,7 @@ def check(
             _print_json({"ok": False, "problems": [_plain(p) for p in error.problems]})
         raise typer.Exit(2) from None
     config = loaded.config
-    warnings = sorted(loaded.at(finding) for finding in warnings_of(config))
-    for warning in warnings:
-        print(warning._replace(message=f"warning: {warning.message}"), file=sys.stderr)
+    warnings = tell_warnings(loaded)
     revision = revision_of(config)
     table = matrix_of(config)
     if as_json:

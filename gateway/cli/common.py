@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from gateway.core.config import Config
+    from gateway.core.config.load import Loaded
+    from gateway.core.config.problems import Problem
 
 
 def fail(message: str, code: int) -> NoReturn:
@@ -18,27 +20,45 @@ def fail(message: str, code: int) -> NoReturn:
     raise SystemExit(code)
 
 
-def load(file: Path) -> tuple[Config, str]:
-    """The configuration and its revision; ends the command with the file's errors, each with its line."""
-    from gateway.core.config.load import ConfigError, kinds_in, load_config, revision_of
+def load(file: Path, *, warn: bool = False) -> tuple[Config, str]:
+    """The configuration and its revision; ends the command with the file's errors, each with its line.
+    With `warn` what can never happen under it is told on stderr, as by `tidegate check`."""
+    from gateway.core.config.load import ConfigError, kinds_in, read, revision_of
 
     try:
-        config = load_config(file, kinds_in("gateway.backends"), os.environ)
+        loaded = read(file, kinds_in("gateway.backends"), os.environ)
     except ConfigError as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None
-    return config, revision_of(config)
+    if warn:
+        tell_warnings(loaded)
+    return loaded.config, revision_of(loaded.config)
+
+
+def tell_warnings(loaded: Loaded) -> list[Problem]:
+    """What can never happen under a configuration, told on stderr and returned, by line."""
+    from gateway.cli.advice import warnings_of
+
+    warnings = sorted(loaded.at(finding) for finding in warnings_of(loaded.config))
+    for warning in warnings:
+        print(warning._replace(message=f"warning: {warning.message}"), file=sys.stderr)
+    return warnings
 
 
 def call_operator(url: str, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
     """One call of the operator API; ends the command with the gateway's own words when it refuses."""
     import httpx
 
+    if "://" not in url:
+        url = f"http://{url}"
     try:
         response = httpx.request(method, url.rstrip("/") + path, json=body, timeout=15)
         answer = response.json()
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        fail(f"no gateway at {url} ({type(error).__name__}): start one with `tidegate up`, or give --url", 1)
+        fail(
+            f"no gateway at {url} ({type(error).__name__}): start one with `tidegate up`, or give its HTTP address by --url",
+            1,
+        )
     except json.JSONDecodeError:
         fail(f"{url} did not answer like a gateway: check --url", 1)
     if response.status_code != 200:

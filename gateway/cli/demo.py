@@ -13,10 +13,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from gateway.demo.scenes import Row
     from gateway.demo.stage import Stage
 
 SETTING_UP = 5
+STEP_WEIGHT = 60
+"""Calls that one step of the setting up counts for, so that the bar moves with the time it takes."""
+NARROW = 120
+NOTES = (
+    "p50 is what the caller saw, client and gateway included, on this machine; in (f) eight callers wait in",
+    "line at cheap-slow once the other is gone. Costs are price per hour over measured capacity, in USD.",
+)
 
 
 def demo(
@@ -25,7 +34,7 @@ def demo(
 ) -> None:
     """Two real Triton servers, one gateway, six situations; exit 1 if one does not go as it must."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from gateway.cli.common import fail
     from gateway.demo.scenes import CALLS_IN_ALL, play
@@ -33,15 +42,15 @@ def demo(
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs is stopped, however this ends
     talk = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with (
         tempfile.TemporaryDirectory(prefix="tidegate-demo-") as folder,
         Progress(*columns, console=talk, disable=not talk.is_terminal, transient=True) as progress,
     ):
-        task = progress.add_task("starting", total=SETTING_UP + CALLS_IN_ALL)
+        task = progress.add_task("starting", total=SETTING_UP * STEP_WEIGHT + CALLS_IN_ALL)
 
         def step(what: str) -> None:
-            progress.update(task, description=what, advance=1)
+            progress.update(task, description=what, advance=STEP_WEIGHT)
             if not talk.is_terminal:
                 talk.print(what)
 
@@ -56,6 +65,10 @@ def demo(
         except RuntimeError as error:
             progress.stop()
             fail(str(error), 1)
+        except KeyboardInterrupt:
+            progress.stop()
+            talk.print("stopped")
+            raise
     if not all(row.ok for row in rows):
         fail(f"not as expected: row {', '.join(r.row for r in rows if not r.ok)}", 1)
 
@@ -68,7 +81,6 @@ def _print(rows: list[Row], stage: Stage, as_json: bool) -> None:
         print(json.dumps({"measured": profiles, "rows": [row.as_json() for row in rows]}, indent=2))
         return
     from rich.console import Console
-    from rich.table import Table
 
     console = Console(width=None if os.isatty(1) else 200)
     for p in stage.profiles:
@@ -77,23 +89,41 @@ def _print(rows: list[Row], stage: Stage, as_json: bool) -> None:
             f"saturates at {p.capacity_rps:.0f} requests/s",
             highlight=False,
         )
+    if console.width < NARROW:
+        _print_blocks(rows, console)
+    else:
+        _print_table(rows, console)
+    for note in NOTES:
+        console.print(note, highlight=False)
+
+
+def _print_table(rows: list[Row], console: Console) -> None:
+    from rich.table import Table
+
     table = Table()
-    for name in ("", "scene", "expected", "got", "chosen", "p50 ms", "cost / 1k", "why"):
-        table.add_column(
-            name, overflow="fold", justify="right" if name in ("p50 ms", "cost / 1k") else "left"
-        )
+    for name in ("", "scene", "expected", "got", "chosen", "p50 ms", "USD / 1k", "why"):
+        table.add_column(name, overflow="fold", justify="right" if name in ("p50 ms", "USD / 1k") else "left")
     for row in rows:
-        table.add_row(
-            f"({row.row}) {'ok' if row.ok else 'NOT OK'}",
-            row.scene,
-            row.expected,
-            row.got,
-            row.chosen,
-            "" if row.p50_ms is None else f"{row.p50_ms:.1f}",
-            "" if row.cost_per_1k is None else f"{row.cost_per_1k:.2g}",
-            row.why,
-        )
+        cost = "" if row.cost_per_1k is None else f"{row.cost_per_1k:.2g}"
+        p50 = "" if row.p50_ms is None else f"{row.p50_ms:.1f}"
+        table.add_row(_mark(row), row.scene, row.expected, row.got, row.chosen, p50, cost, row.why)
     console.print(table)
+
+
+def _print_blocks(rows: list[Row], console: Console) -> None:
+    """The same for a narrow terminal, where a table would break every word."""
+    for row in rows:
+        lines = [f"{_mark(row)}: {row.scene}", f"  expected {row.expected}; got {row.got}"]
+        if row.p50_ms is not None and row.cost_per_1k is not None:
+            lines.append(
+                f"  {row.chosen}: p50 {row.p50_ms:.1f} ms, {row.cost_per_1k:.2g} USD per 1000 answers"
+            )
+        for line in (*lines, f"  why: {row.why}"):
+            console.print(line, highlight=False, markup=False)
+
+
+def _mark(row: Row) -> str:
+    return f"({row.row}) {'ok' if row.ok else 'NOT OK'}"
 
 
 def _serve(stage: Stage) -> None:
@@ -105,7 +135,9 @@ def _serve(stage: Stage) -> None:
         signal.signal(number, lambda *_: stop.set())
     stage.servers[DEAR].start()
     wait_endpoints(stage, set(stage.servers))
-    print(f"serving HTTP on {stage.http}, gRPC on {stage.grpc}, metrics on {stage.metrics}. Try:")
+    print(
+        f"serving HTTP on {stage.http}, gRPC on {stage.grpc}, metrics on {stage.metrics}; {DEAR} is back. Try:"
+    )
     for line in curl_lines(stage):
         print(line)
     print("Ctrl-C ends it.", flush=True)

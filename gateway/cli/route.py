@@ -57,6 +57,8 @@ def show(record: dict[str, Any]) -> None:
         console.print(f"refused: {record['refused']['message']}", markup=False)
     else:
         console.print(f"{record['model']}: {record['chosen']} ({applies})", markup=False)
+    if not record["candidates"]:
+        return
     table = Table()
     for name in ("endpoint", "tier", "verdict", "p50 ms", "p95 ms", "cost", "score", "why"):
         table.add_column(name, overflow="fold")
@@ -66,14 +68,14 @@ def show(record: dict[str, Any]) -> None:
             candidate["endpoint"],
             candidate["tier"],
             candidate["verdict"],
-            _number(predicted["latency_p50_ms"], ".2f"),
-            _number(predicted["latency_p95_ms"], ".2f"),
-            _number(predicted["cost"], ".3g"),
-            _number(score, ".3f"),
+            _number(predicted["latency_p50_ms"], ".2f", "?"),
+            _number(predicted["latency_p95_ms"], ".2f", "?"),
+            _number(predicted["cost"], ".3g", "?"),
+            _number(score, ".3f", "-"),
             "; ".join(f"{r['rule']}: {r['detail']}" for r in candidate["reasons"]),
         )
     console.print(table)
 
 
-def _number(value: float | None, form: str) -> str:
-    return "?" if value is None else format(value, form)
+def _number(value: float | None, form: str, absent: str) -> str:
+    return absent if value is None else format(value, form)

@@ -9,7 +9,7 @@ import sys
 import threading
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,7 +22,9 @@ class Lane(StrEnum):
 
 
 def up(
-    file: Annotated[Path, typer.Option("-f", "--file", help="the configuration file")],
+    file: Annotated[Path, typer.Option("-f", "--file", help="the configuration file")] = Path(
+        "tidegate.yaml"
+    ),
     lane: Annotated[Lane, typer.Option(help="this version has the portable lane only")] = Lane.AUTO,
     http: Annotated[str, typer.Option(help="OIP over HTTP, and the operator API")] = "127.0.0.1:8080",
     grpc: Annotated[str, typer.Option(help="OIP over gRPC")] = "127.0.0.1:8081",
@@ -32,7 +34,7 @@ def up(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line per event")] = False,
 ) -> None:
     """Start the gateway; prints `ready` once it serves."""
-    config, revision = load(file)
+    config, revision = load(file, warn=True)
     from gateway.serve.settings import Address, Listen, ReplicaSettings
     from gateway.store.profiles import ProfileStore
 
@@ -51,22 +53,31 @@ def up(
     prepare()
     from gateway.serve.app import StartError, StopError, running
 
+    if not as_json:
+        print("starting on Ray Serve, which takes some ten seconds", file=sys.stderr, flush=True)
     settings = ReplicaSettings(config, revision, listen, state_dir.absolute(), drain_s)
     try:
         _heed_signals(asked)
         with running(settings, str(file)) as serving:
             _heed_signals(asked)  # Ray has put its own handlers in place by now
-            if as_json:
-                print(json.dumps({"event": "ready", **serving}), flush=True)
-            else:
-                print(f"HTTP    http://{serving['http']}/v2 (operators: /api/v1)")
-                print(f"gRPC    {serving['grpc']}")
-                print(f"metrics http://{serving['metrics']}/metrics")
-                print("ready", flush=True)
-            asked.wait()
+            if not asked.is_set():
+                _announce(serving, as_json)
+                asked.wait()
             print("draining", file=sys.stderr, flush=True)
     except (StartError, StopError) as error:
         fail(str(error), 1)
+
+
+def _announce(serving: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"event": "ready", **serving}), flush=True)
+        return
+    print(f"HTTP    http://{serving['http']}/v2 (operators: /api/v1)")
+    print(f"gRPC    {serving['grpc']}")
+    print(f"metrics http://{serving['metrics']}/metrics")
+    for name, detail in serving["endpoints"].items():
+        print(f"endpoint {name}: {detail or 'up'}")
+    print("ready", flush=True)
 
 
 def _heed_signals(asked: threading.Event) -> None:

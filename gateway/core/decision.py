@@ -176,9 +176,10 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try at one place, as it goes into the record."""
+    """One try at one place, as it goes into the record. `cost` None: not known, for want of a
+    measured capacity."""
 
     endpoint: str
     outcome: Outcome
     latency_ms: float
-    cost: float
+    cost: float | None

@@ -18,10 +18,10 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from gateway.backends.triton import TritonConfig, TritonEndpoint
-from gateway.core.config import Location
+from gateway.backends.triton import TritonEndpoint
+from gateway.core.config import Config
+from gateway.core.config.load import kinds_in, load_config
 from gateway.core.decision import VariantKey
-from gateway.core.place import Tier
 from gateway.demo.caller import infer_request
 from gateway.demo.digits import DigitsModel, build_repository, sample, train
 from gateway.demo.triton import TritonServer
@@ -72,12 +72,9 @@ def staged(work: Path, step: Step) -> Iterator[Stage]:
         with ThreadPoolExecutor() as pool:
             for started in [pool.submit(s.start, START_TIMEOUT_S) for s in servers.values()]:
                 started.result()
-        profiles = []
-        for name, server in servers.items():
-            step(f"measuring {name} directly: latency and saturation")
-            profiles.append(asyncio.run(_measure(name, server, pixels)))
+        profiles = asyncio.run(_measure_all(servers, pixels, step))
         ProfileStore(work).save(profiles)
-        stage = Stage(servers, model, pixels, labels, tuple(profiles))
+        stage = Stage(servers, model, pixels, labels, profiles)
         step("starting the gateway on Ray Serve")
         stack.enter_context(_gateway(work, stage))
         yield stage
@@ -88,34 +85,46 @@ def _server(work: Path, name: str, model: DigitsModel, delay_ms: float, instance
     return TritonServer(repository, load=["digits"], log=work / f"{name}.log")
 
 
-async def _measure(name: str, server: TritonServer, pixels: np.ndarray) -> Profile:
-    endpoint = TritonEndpoint(
-        TritonConfig(
-            name=name,
-            kind="triton",
-            url=f"grpc://127.0.0.1:{server.grpc_port}",
-            location=Location(tier=Tier.CLOUD),
-        )
-    )
-    await endpoint.start()
-    try:
-        return await measure(
-            endpoint,
-            VariantKey(name, "digits", ""),
-            lambda i: infer_request(pixels[i % len(pixels)][None]).SerializeToString(),
-        )
-    finally:
-        await endpoint.close()
+async def _measure_all(
+    servers: dict[str, TritonServer], pixels: np.ndarray, step: Step
+) -> tuple[Profile, ...]:
+    """One after the other, so that they do not disturb each other; with no gateway in between."""
+    declared = {endpoint.name: endpoint for endpoint in _load(servers).endpoints}
+    found: list[Profile] = []
+    for name in servers:
+        step(f"measuring {name} directly: latency and saturation")
+        endpoint = TritonEndpoint(declared[name])
+        await endpoint.start()
+        try:
+            found.append(
+                await measure(
+                    endpoint,
+                    VariantKey(name, "digits", ""),
+                    lambda i: infer_request(pixels[i % len(pixels)][None]).SerializeToString(),
+                    identity=declared[name].identity,
+                )
+            )
+        finally:
+            await endpoint.close()
+    return tuple(found)
+
+
+def _load(servers: dict[str, TritonServer]) -> Config:
+    return load_config(CONFIG, kinds_in("gateway.backends"), _environment(servers))
+
+
+def _environment(servers: dict[str, TritonServer]) -> dict[str, str]:
+    """What `tidegate.yaml` asks for."""
+    return {
+        "TIDEGATE_DEMO_CHEAP": f"127.0.0.1:{servers[CHEAP].grpc_port}",
+        "TIDEGATE_DEMO_DEAR": f"127.0.0.1:{servers[DEAR].grpc_port}",
+    }
 
 
 @contextlib.contextmanager
 def _gateway(work: Path, stage: Stage) -> Iterator[None]:
     """`tidegate up` as a process of its own, as an operator would run it."""
-    environment = {
-        **os.environ,
-        "TIDEGATE_DEMO_CHEAP": f"127.0.0.1:{stage.servers[CHEAP].grpc_port}",
-        "TIDEGATE_DEMO_DEAR": f"127.0.0.1:{stage.servers[DEAR].grpc_port}",
-    }
+    environment = {**os.environ, **_environment(stage.servers)}
     listen = [part for flag in ("--http", "--grpc", "--metrics") for part in (flag, "127.0.0.1:0")]
     command = [sys.executable, "-m", "gateway.cli.main", "up", "-f", str(CONFIG), "--json"]
     log = (work / "gateway.log").open("w")

@@ -62,6 +62,7 @@ async def measure(
     key: VariantKey,
     make_body: Callable[[int], bytes],
     *,
+    identity: str,
     effort: Effort = Effort(),
     progress: Progress | None = None,
     wall: Callable[[], float] = time.time,
@@ -69,7 +70,7 @@ async def measure(
     """Measure the variant `key` at a started endpoint.
 
     `make_body(i)` is the i-th serialized ModelInferRequest, with the model named as the endpoint
-    names it. `wall` dates the profile. Raises MeasureError when the place does not answer one
+    names it. `identity` is the endpoint's configured identity, `wall` dates the profile. Raises MeasureError when the place does not answer one
     request at a time.
     """
     job = _Job(endpoint, key, make_body, effort, progress or (lambda share: None))
@@ -86,6 +87,7 @@ async def measure(
         samples=len(latencies),
         payload_bytes=job.sent_bytes / job.answered,
         response_bytes=job.received_bytes / job.answered,
+        identity=identity,
     )
 
 

@@ -42,7 +42,7 @@ class _Flow:
     attempts: list[Attempt] = field(default_factory=list[Attempt])
 
     def headers(self) -> list[tuple[str, str]]:
-        """The answer headers, as far as there is something to say. The endpoint is the last that was
+        """The answer headers, as far as there is something to say: no cost where one is not known. The endpoint is the last that was
         tried: the one that answered, or whose failure the caller gets."""
         found: list[tuple[str, str]] = []
         if self.decision is not None:
@@ -55,7 +55,10 @@ class _Flow:
                 found.append(("tidegate-policy", self.decision.policy))
             found.append(("tidegate-decision", self.decision.id))
             found.append(("tidegate-attempts", str(len(self.attempts))))
-            found.append(("tidegate-cost", format(sum(a.cost for a in self.attempts), ".9g")))
+            costs = [attempt.cost for attempt in self.attempts]
+            known = [cost for cost in costs if cost is not None]
+            if len(known) == len(costs):
+                found.append(("tidegate-cost", format(sum(known), ".9g")))
         return found
 
 

@@ -103,7 +103,8 @@ class Dispatcher:
         started = self._clock()
         given_s = course.deadline - started
         span = course.telemetry.attempt(candidate, started)
-        outcome, response, cost = Outcome.CANCELLED, None, 0.0
+        outcome, response = Outcome.CANCELLED, None
+        cost: float | None = 0.0
         self._state.begun(key, given_s, started)
         try:
             response = await self._endpoints[key.endpoint].infer(body, span.headers, given_s)
@@ -130,10 +131,10 @@ class Dispatcher:
             course.attempts.append(Attempt(key.endpoint, outcome, elapsed_ms, cost))
             span.ended(outcome, ended, cost)
 
-    def _cost(self, key: VariantKey, sent_bytes: int, response_bytes: int | None) -> float:
-        """What the attempt cost; the part that cannot be known without a measured capacity counts as 0."""
+    def _cost(self, key: VariantKey, sent_bytes: int, response_bytes: int | None) -> float | None:
+        """What the attempt cost; None where that takes a capacity which was never measured."""
         capacity = self._state.snapshot.variants[key].capacity_rps
-        return attempt_cost(self._prices[key.endpoint], capacity, sent_bytes, response_bytes) or 0.0
+        return attempt_cost(self._prices[key.endpoint], capacity, sent_bytes, response_bytes)
 
 
 def _addressed(course: Course, key: VariantKey) -> bytes:

@@ -80,11 +80,13 @@ class ReplicaState:
         self._refresh(key, now)
 
     def profiles(self, profiles: Iterable[Profile], now: float, wall: float) -> None:
-        """Take in stored measurements; those of unknown variants are not this gateway's business."""
+        """Take in stored measurements; those of unknown variants are not this gateway's business, nor
+        those of another server that once had an endpoint's name."""
+        identities = {endpoint.name: endpoint.identity for endpoint in self._config.endpoints}
         for profile in profiles:
             key = VariantKey(profile.endpoint, profile.model, profile.version)
             state = self._variants.get(key)
-            if state is None:
+            if state is None or profile.identity != identities[profile.endpoint]:
                 continue
             self._windows[key].set_profile(
                 from_profile(

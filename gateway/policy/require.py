@@ -137,6 +137,8 @@ def _classes(names: tuple[str, ...]) -> str:
 _NOT_READY = Note("health", "the endpoint says that the model is not ready")
 NO_TIME = Note("deadline", "no time is left")
 _LATENCY_UNMEASURED = Note("unmeasured", "no latency has been measured yet")
-_COST_UNMEASURED = Note("unmeasured", "its capacity has not been measured, so its cost is not known")
+_COST_UNMEASURED = Note(
+    "unmeasured", "its capacity has not been measured (tidegate bench does), so its cost is not known"
+)
 _QUALITY_UNSET = Note("unmeasured", "no quality is declared")
 _STALE = Note("stale", "its latency figure is old")

@@ -35,14 +35,16 @@ class StopError(RuntimeError):
 
 @contextlib.contextmanager
 def running(settings: ReplicaSettings, source: str) -> Iterator[dict[str, Any]]:
-    """Run the gateway; yields what it serves: `{"http": "IP:PORT", "grpc": ..., "metrics": ..., "pids": {...}}`.
+    """Run the gateway; yields what it serves: `{"http": "IP:PORT", "grpc": ..., "metrics": ..., "pids": {...}, "endpoints": {NAME: what is wrong, or ""}}`.
 
     Joins the cluster that RAY_ADDRESS names, else starts one of its own. On leaving, requests in
     flight are finished (at most `settings.drain_s`); then the own Ray is stopped as a whole, or the
     gateway's application is taken off the cluster. Raises StartError, and StopError on leaving.
     """
-    settings = replace(settings, listen=_resolved(settings.listen))
     address = os.environ.get("RAY_ADDRESS")
+    if address is None:
+        _refuse_taken(settings.listen)
+    settings = replace(settings, listen=_resolved(settings.listen))
     for name in ("ray", "ray.serve"):
         logging.getLogger(name).setLevel(logging.ERROR)
     try:
@@ -105,15 +107,23 @@ def _resolved(listen: Listen) -> Listen:
     return Listen(*(address if address.port else _free(address) for address in _fields(listen)))
 
 
+def _refuse_taken(listen: Listen) -> None:
+    """Find out about an address that cannot be had before Ray has started, not after."""
+    for name, address in zip(("HTTP", "gRPC", "metrics"), _fields(listen), strict=True):
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        try:
+            socket.create_server(address, family=family).close()
+        except OSError as error:
+            raise StartError(
+                f"{name}: cannot listen on {address}: {os.strerror(error.errno or 0)}"
+            ) from error
+
+
 def _fields(listen: Listen) -> tuple[Address, Address, Address]:
     return listen.http, listen.grpc, listen.metrics
 
 
 def _free(address: Address) -> Address:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    with socket.socket(family) as probe:
-        try:
-            probe.bind((address.host, 0))
-        except OSError as error:
-            raise StartError(f"cannot bind {address}: {error.strerror}") from error
+    with socket.create_server((address.host, 0), family=family) as probe:
         return Address(address.host, probe.getsockname()[1])

@@ -35,10 +35,11 @@ class Control:
         )
 
     async def operator(
-        self, method: str, target: str, content_type: str, body: bytes
+        self, method: str, target: str, body: bytes
     ) -> tuple[int, list[tuple[str, str]], bytes]:
         """One call of the operator API, as the data plane passed it on."""
-        headers = {b"content-type": content_type.encode("latin-1")}
+        # The API takes JSON alone, whatever a caller's tool calls it.
+        headers = {"content-type": "application/json"}
         try:
             request = self._client.build_request(method, target, content=body, headers=headers)
         except httpx.InvalidURL:

@@ -13,8 +13,8 @@ from oip.reasons import STATUS, Reason
 MAX_BODY_BYTES = 1 << 20
 CALL_TIMEOUT_S = 10.0
 
-OperatorCall = Callable[[str, str, str, bytes], Awaitable[tuple[int, list[tuple[str, str]], bytes]]]
-"""method, target, content type, body -> status, headers, body."""
+OperatorCall = Callable[[str, str, bytes], Awaitable[tuple[int, list[tuple[str, str]], bytes]]]
+"""method, target, body -> status, headers, body."""
 
 
 class OperatorPassage:
@@ -45,13 +45,10 @@ class OperatorPassage:
                 )
             if not event.get("more_body"):
                 break
-        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
         query = scope.get("query_string", b"").decode("latin-1")
         target = scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
         try:
-            status, reply_headers, content = await self._call(
-                scope["method"], target, headers.get("content-type", "application/json"), bytes(body)
-            )
+            status, reply_headers, content = await self._call(scope["method"], target, bytes(body))
         except TimeoutError:
             return await _error(send, Reason.UNAVAILABLE, "control did not answer in time; try again")
         except Exception as error:  # Ray raises whatever ended the replica; the caller gets one sentence

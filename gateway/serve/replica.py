@@ -36,9 +36,9 @@ class DataPlane:
     def __init__(self, settings: ReplicaSettings, control: DeploymentHandle) -> None:
         bind_replica_to_loopback()
 
-        async def operator(method: str, target: str, content_type: str, body: bytes) -> Any:
+        async def operator(method: str, target: str, body: bytes) -> Any:
             async with asyncio.timeout(CALL_TIMEOUT_S):
-                return await control.operator.remote(method, target, content_type, body)
+                return await control.operator.remote(method, target, body)
 
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tidegate-listeners", daemon=True)
@@ -59,10 +59,12 @@ class DataPlane:
             )
 
     async def describe(self) -> dict[str, Any]:
-        """Addresses and process id, or `failure`: why nothing is served."""
+        """Addresses, what is wrong with each endpoint ("" if nothing), process id; or `failure`: why
+        nothing is served."""
         if self._failure:
             return {"failure": self._failure}
-        return {**self._runtime.addresses(), "pid": os.getpid()}
+        states = self._runtime.endpoint_states()
+        return {**self._runtime.addresses(), "endpoints": states, "pid": os.getpid()}
 
     async def drain(self) -> None:
         """Stop taking work, wait for what is running, close."""

@@ -132,6 +132,11 @@ class Runtime:
         listen = self._settings.listen
         return {"http": str(listen.http), "grpc": str(listen.grpc), "metrics": str(listen.metrics)}
 
+    def endpoint_states(self) -> dict[str, str]:
+        """Why each endpoint is not up, by name; "" for one that is."""
+        states = self._state.snapshot.endpoints.items()
+        return {name: "" if state.up else state.detail or "down" for name, state in states}
+
     async def drain(self, grace_s: float) -> None:
         """Say not ready, finish what runs (at most `grace_s`), close everything."""
         self._grace_until = time.monotonic() + grace_s

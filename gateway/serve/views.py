@@ -30,6 +30,7 @@ async def endpoints(
         return {
             "name": declared.name,
             "kind": declared.kind,
+            "url": declared.model_dump().get("url"),
             "location": declared.location.model_dump(mode="json", exclude_none=True),
             "labels": declared.labels,
             "hardware": declared.hardware,

@@ -31,7 +31,8 @@ class Profile:
     `model` and `version` are the endpoint's own names ("" when it chooses the version).
     `measured_at` is in seconds since the epoch. The latencies are those of one request at a time,
     over `samples` requests. `capacity_rps` is the throughput at saturation. `payload_bytes` and
-    `response_bytes` are the mean sizes of one serialized request and answer.
+    `response_bytes` are the mean sizes of one serialized request and answer. `identity` is the endpoint's: figures of
+    another server that once had its name are not its own.
     """
 
     endpoint: str
@@ -44,6 +45,7 @@ class Profile:
     samples: int
     payload_bytes: float
     response_bytes: float
+    identity: str
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -117,7 +119,7 @@ class ProfileStore:
             os.close(folder)
 
 
-_TEXTS = ("endpoint", "model", "version")
+_TEXTS = ("endpoint", "model", "version", "identity")
 _MAY_BE_ZERO = ("payload_bytes", "response_bytes", "measured_at")
 
 

@@ -31,7 +31,7 @@ class AttemptEnded:
     outcome: Outcome
     started: float
     ended: float
-    cost: float
+    cost: float | None
     predicted_p50_ms: float | None = None
     tenant: str = NONE
 

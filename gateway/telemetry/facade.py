@@ -179,8 +179,9 @@ class AttemptTelemetry:
         self._started = started
         self.headers: Headers = trace.headers_for(span)
 
-    def ended(self, outcome: Outcome, ended: float, cost: float) -> None:
-        """`cost` is what the attempt cost in the configured currency, 0 where nothing is charged."""
+    def ended(self, outcome: Outcome, ended: float, cost: float | None) -> None:
+        """`cost` is what the attempt cost in the configured currency, 0 where nothing is charged,
+        None where it is not known."""
         self._metrics.attempt_ended(
             AttemptEnded(
                 self._model,

@@ -135,7 +135,7 @@ class Metrics:
         """Cost is counted whatever the outcome: an attempt that was made is paid for."""
         duration = event.ended - event.started
         self._attempt_duration(event.endpoint, event.outcome.value).observe(duration)
-        if event.cost > 0:
+        if event.cost:
             self._cost(event.tenant, event.model, event.endpoint).inc(event.cost)
         if event.outcome is Outcome.OK and event.predicted_p50_ms:
             predicted = event.predicted_p50_ms / 1000

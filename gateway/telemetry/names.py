@@ -66,7 +66,7 @@ EXCLUDED = Instrument("tidegate_excluded_total", "Candidates excluded, by rule."
 INFLIGHT = Instrument("tidegate_inflight", "Inference requests that have arrived and not ended.")
 COST = Instrument(
     "tidegate_cost_total",
-    "What attempts cost, in the configured currency.",
+    "What attempts cost, in the configured currency; those whose cost is not known are left out.",
     ("tenant", "model", "endpoint"),
 )
 ENDPOINT_UP = Instrument("tidegate_endpoint_up", "1 while the endpoint answers, else 0.", ("endpoint",))

@@ -88,6 +88,7 @@ async def test_the_delay_delays_and_the_instances_bound_the_throughput(tritons: 
             endpoint,
             VariantKey(name, "digits", ""),
             lambda i: request(pixels[i % 8][None]),
+            identity="aa",
             effort=Effort(samples=50, latency_s=0.8, step_s=0.4, max_inflight=8),
         )
         await endpoint.close()
@@ -144,7 +145,7 @@ async def test_bench_measures_stores_and_says_what_failed(run, tmp_path: Path):
 
 
 async def test_bench_of_chosen_endpoints_leaves_other_profiles_alone(run, tmp_path: Path):
-    old = Profile("slow", "digits", "3", 1.0, 1.0, 1.0, 1.0, 1, 1.0, 1.0)
+    old = Profile("slow", "digits", "3", 1.0, 1.0, 1.0, 1.0, 1, 1.0, 1.0, "aa")
     ProfileStore(tmp_path / "state").save([old, replace(old, endpoint="fast", version="")])
     done = await asyncio.to_thread(run, "read", "--endpoints", "fast")
     assert done.exit_code == 0

@@ -28,6 +28,7 @@ class Gateway:
     grpc: str
     metrics: str
     pids: dict[str, list[int]]
+    endpoints: dict[str, str]
     log: Path
 
     def get(self, path: str) -> Any:

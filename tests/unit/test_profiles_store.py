@@ -12,8 +12,8 @@ import pytest
 
 from gateway.store.profiles import Profile, ProfileError, ProfileStore
 
-FIRST = Profile("gpu", "digits", "3", 1.7e9, 1.5, 2.5, 400.0, 200, 300.0, 80.0)
-OTHER = Profile("cpu", "digits", "", 1.7e9, 20.0, 25.0, 90.5, 60, 300.0, 80.0)
+FIRST = Profile("gpu", "digits", "3", 1.7e9, 1.5, 2.5, 400.0, 200, 300.0, 80.0, "aa")
+OTHER = Profile("cpu", "digits", "", 1.7e9, 20.0, 25.0, 90.5, 60, 300.0, 80.0, "bb")
 
 
 def test_nothing_is_stored_before_the_first_save(tmp_path: Path):

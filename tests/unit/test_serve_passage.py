@@ -15,7 +15,7 @@ LOCAL = ("127.0.0.1", 5)
 async def ask(client: tuple[str, int] | None, headers: list[tuple[str, str]]) -> tuple[int, str]:
     """Status and error of a call; 200 means that control was asked."""
 
-    async def control(method: str, target: str, content_type: str, body: bytes) -> Any:
+    async def control(method: str, target: str, body: bytes) -> Any:
         return 200, [("content-type", "application/json")], b"{}"
 
     async def receive() -> dict[str, Any]:

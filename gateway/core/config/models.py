@@ -9,6 +9,8 @@ Any text may come from `${env:}` or `${file:}`, so a repr shows names and number
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Iterable, Mapping
 from enum import Enum
@@ -153,6 +155,13 @@ class EndpointConfig(Strict):
     hardware: dict[str, Fact] = Field(default_factory=dict)
     """Free facts for people; shown by the operator API."""
     price: Price = Price()
+
+    @property
+    def identity(self) -> str:
+        """Twelve hex digits that tell one server from another under the same name: they change with
+        what the kind itself declares (its address), not with price, place or labels."""
+        own = self.model_dump(mode="json", exclude=set(EndpointConfig.model_fields) - {"kind"})
+        return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:12]
 
 
 class VariantConfig(Strict):
