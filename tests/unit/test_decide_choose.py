@@ -322,14 +322,15 @@ HOSTILE = (0.0, -1.0, math.nan, math.inf, -math.inf, 1e308, 5e-324)
 
 
 @pytest.mark.parametrize("weights", [{"latency": 1}, {"cost": 1}, {"cost": 1, "latency": 1, "quality": 1}])
-def test_hostile_numbers_decide_something(weights: dict[str, float]) -> None:
+@pytest.mark.parametrize("require", [{"latency_p95_ms": 50, "max_cost_per_1k": 1}, {}])
+def test_hostile_numbers_decide_something(weights: dict[str, float], require: dict[str, float]) -> None:
     config = config_of(
         endpoints=[
             endpoint("cheap", region="eu", price={"per_hour": 3.6, "egress_per_gb": 0.1}),
             endpoint("dear", region="eu", price={"per_hour": 1e300, "egress_per_gb": 1e300}),
             endpoint("us", region="us"),
         ],
-        policies=[policy(weights=weights, require={"latency_p95_ms": 50, "max_cost_per_1k": 1})],
+        policies=[policy(weights=weights, require=require)],
     )
     for number in HOSTILE:
         latency = LatencyFigure(number, number, 50, number, Source.LIVE)
@@ -339,7 +340,9 @@ def test_hostile_numbers_decide_something(weights: dict[str, float]) -> None:
         for states in ({"cheap": bad, "dear": bad}, {"cheap": bad, "dear": measured(10)}):
             for size in (0, 10**400):
                 for left in (*HOSTILE, 0.03, None):
-                    request = request_of(payload_bytes=size, time_left_s=left, max_cost=number)
+                    request = request_of(
+                        payload_bytes=size, time_left_s=left, max_cost=number if require else None
+                    )
                     decision = decide(snapshot_of(config, states), request, NOW, Fixed())
                     assert (decision.refused is None) == bool(decision.plan)
                     for c in decision.candidates:
