@@ -22,9 +22,9 @@ SETTING_UP = 5
 STEP_WEIGHT = 60
 """Calls that one step of the setting up counts for, so that the bar moves with the time it takes."""
 NARROW = 120
-NOTES = (
-    "p50 is what the caller saw, client and gateway included, on this machine; in (f) eight callers wait in",
-    "line at cheap-slow once the other is gone. Costs are price per hour over measured capacity, in USD.",
+NOTE = (
+    "p50 is what the caller saw, its own work and the gateway's included; in (f) eight callers wait in line at "
+    "cheap-slow once the other is gone. Costs are price per hour over measured capacity, in USD."
 )
 
 
@@ -93,8 +93,7 @@ def _print(rows: list[Row], stage: Stage, as_json: bool) -> None:
         _print_blocks(rows, console)
     else:
         _print_table(rows, console)
-    for note in NOTES:
-        console.print(note, highlight=False)
+    console.print(NOTE, highlight=False)
 
 
 def _print_table(rows: list[Row], console: Console) -> None:
