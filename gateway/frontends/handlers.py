@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import traceback
 from collections.abc import Awaitable, Callable, Collection
 
 from gateway.core.call import Call, Reply
 from gateway.core.errors import Refusal, TidegateError
 from gateway.core.ports import Service
-from gateway.core.request import Options
 from gateway.frontends.codecs import CODECS, BindingCodec
 from gateway.pipeline.options import parse_options
+from gateway.resilience.deadline import request_deadline
 from oip.codec import server_metadata
 from oip.errors import OipError
 from oip.reasons import Reason
@@ -22,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration")
 """The protocol's extensions that this version serves; server metadata lists nothing else."""
+ANSWER_TIMEOUT_S = 10.0
+"""How long a call other than an inference may take when its caller has set no deadline."""
 
 
 class Handlers:
@@ -58,8 +59,9 @@ class Handlers:
             if call.method == "ModelInfer":
                 return await handler(call, CODECS[call.binding])
             # An inference's options are the service's to read; elsewhere a wrong one is an error too.
-            time_left_s = _time_left_s(call, parse_options(call.metadata))
-            async with asyncio.timeout(time_left_s):
+            option_ms = parse_options(call.metadata).deadline_ms
+            deadline = request_deadline(call.received, option_ms, call.deadline, ANSWER_TIMEOUT_S)
+            async with asyncio.timeout_at(deadline):
                 return await handler(call, CODECS[call.binding])
         except TimeoutError:
             return Reply(
@@ -100,14 +102,6 @@ class Handlers:
 
     async def _model_infer(self, call: Call, codec: BindingCodec) -> Reply:
         return await self.service.infer(call, codec.infer(call))
-
-
-def _time_left_s(call: Call, options: Options) -> float | None:
-    """What remains until the nearer of the transport's deadline and `tidegate-deadline-ms`."""
-    deadlines = [] if call.deadline is None else [call.deadline]
-    if options.deadline_ms is not None:
-        deadlines.append(call.received + options.deadline_ms / 1000)
-    return min(deadlines) - time.monotonic() if deadlines else None
 
 
 def unexpected(error: BaseException, where: str) -> Refusal:
