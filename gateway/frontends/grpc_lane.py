@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from typing import Any, cast
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
@@ -24,8 +25,9 @@ from oip.reasons import Reason
 
 MESSAGE_TIMEOUT_S = 60.0
 _PREFIX = f"/{OIP_SERVICE}/"
-_CLOSING_S = 0.5
-"""How long connections have to close once no call of ours is left on them."""
+_CLOSING_S = 2.0
+"""How long connections have to close once no call of ours is left on them: those whose callers speak
+HTTP/2 and read do so by themselves."""
 
 
 class GrpcLane:
@@ -91,9 +93,12 @@ class GrpcLane:
         stopping = asyncio.create_task(self._server.stop(grace_s))
         idle = asyncio.create_task(self._methods.idle())
         await asyncio.wait((stopping, idle), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((stopping,), timeout=_CLOSING_S)
         idle.cancel()
-        await self._server.stop(min(grace_s, _CLOSING_S))
+        # One after the other: a second stop beside the first may find the server freed under it.
+        stopping.cancel()
         await asyncio.wait((stopping, idle))
+        await self._server.stop(None)
         self._server = None
 
 
@@ -128,12 +133,12 @@ class _Methods(grpc.GenericRpcHandler):
         async def answer(_: object, context: grpc.aio.ServicerContext) -> bytes:
             self._running += 1
             self._idle.clear()
-            context.add_done_callback(self._ended)
+            context.add_done_callback(cast(Any, self._ended))
             return await self._answer(method, context)
 
         return grpc.stream_unary_rpc_method_handler(answer)
 
-    def _ended(self, ctx: object) -> None:
+    def _ended(self, _: object) -> None:
         self._running -= 1
         if not self._running:
             self._idle.set()
