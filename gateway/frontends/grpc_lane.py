@@ -91,13 +91,12 @@ class GrpcLane:
             return
         self._health.leave()
         stopping = asyncio.create_task(self._server.stop(grace_s))
-        idle = asyncio.create_task(self._methods.idle())
-        await asyncio.wait((stopping, idle), return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait((stopping,), timeout=_CLOSING_S)
-        idle.cancel()
+        quiet = asyncio.create_task(self._methods.quiet(_CLOSING_S))
+        await asyncio.wait((stopping, quiet), return_when=asyncio.FIRST_COMPLETED)
         # One after the other: a second stop beside the first may find the server freed under it.
         stopping.cancel()
-        await asyncio.wait((stopping, idle))
+        quiet.cancel()
+        await asyncio.wait((stopping, quiet))
         await self._server.stop(None)
         self._server = None
 
@@ -110,12 +109,20 @@ class _Methods(grpc.GenericRpcHandler):
         self._message_timeout_s = message_timeout_s
         self._known: dict[str, grpc.RpcMethodHandler] = {}
         self._running = 0
+        self._busy = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def idle(self) -> None:
-        """Returns when no call is left, their answers sent."""
-        await self._idle.wait()
+    async def quiet(self, for_s: float) -> None:
+        """Returns when no call has run for so long, answers sent. A call that was accepted before a
+        stop may begin shortly after it."""
+        while True:
+            await self._idle.wait()
+            try:
+                async with asyncio.timeout(for_s):
+                    await self._busy.wait()
+            except TimeoutError:
+                return
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         path = handler_call_details.method
@@ -133,6 +140,7 @@ class _Methods(grpc.GenericRpcHandler):
         async def answer(_: object, context: grpc.aio.ServicerContext) -> bytes:
             self._running += 1
             self._idle.clear()
+            self._busy.set()
             context.add_done_callback(cast(Any, self._ended))
             return await self._answer(method, context)
 
@@ -141,6 +149,7 @@ class _Methods(grpc.GenericRpcHandler):
     def _ended(self, _: object) -> None:
         self._running -= 1
         if not self._running:
+            self._busy.clear()
             self._idle.set()
 
     async def _answer(self, method: str, context: grpc.aio.ServicerContext) -> bytes:

@@ -77,8 +77,8 @@ def _state(values: Iterable[str | bytes]) -> str | None:
 def _bounded(members: list[str]) -> list[str]:
     """As many members as may go on: long ones are left out first, then those at the end."""
     kept = list(members)
-    for member in sorted(members[::-1], key=lambda member: len(member) <= _LONG_MEMBER):
+    for index in sorted(range(len(members)), key=lambda i: (len(members[i]) <= _LONG_MEMBER, -i)):
         if len(",".join(kept)) <= MAX_TRACESTATE:
             break
-        kept.remove(member)
+        kept.remove(members[index])
     return kept

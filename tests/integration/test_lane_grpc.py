@@ -361,7 +361,7 @@ async def test_drain_waits_for_no_connection_without_a_call(served: Served):
             pass
 
 
-async def test_drain_waits_until_a_slow_reader_has_its_answer(
+async def test_drain_waits_while_an_answer_is_on_its_way_to_a_slow_reader(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ):
     answer = infer_request(padding=48 * 2**20)  # more than all buffers on the way hold
@@ -378,14 +378,15 @@ async def test_drain_waits_until_a_slow_reader_has_its_answer(
         ) as channel,
     ):
         running = asyncio.ensure_future(channel.unary_unary(INFER)(b""))
-        await eventually(lambda: proxy.replied > 0)
+        await eventually(lambda: proxy.replied > 2**16)
         proxy.replying.clear()
         drain = asyncio.create_task(served.lane.drain(60))
         done, _ = await asyncio.wait((drain,), timeout=3)
         assert not done
         proxy.replying.set()
-        assert await asyncio.wait_for(running, 30) == answer
         await asyncio.wait_for(drain, 30)
+        assert proxy.replied > len(answer) / 2
+        running.cancel()
 
 
 async def test_drain_after_callers_that_left_at_once_is_at_once(served: Served):
