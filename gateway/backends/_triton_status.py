@@ -1,14 +1,15 @@
-"""What a failed gRPC call to a Triton means: reason, status for the caller, and whether another
-place might answer.
+"""What a failed gRPC call to a Triton means: reason, words for the caller, and whether another place
+might answer. The caller's status follows from the reason, over gRPC and HTTP alike.
 
-A verdict of the server on the request keeps its status and its text; the text is bounded and loses
-any Python traceback. A failure of the connection gets words of ours: gRPC's name addresses.
+A verdict of the server on the request keeps its text, bounded and without any Python traceback. What
+is between the gateway and the endpoint gets words of ours: gRPC's text names addresses, and that
+the endpoint does not let the gateway in is no refusal of the caller.
 
 | status | text of Triton or gRPC | reason | retryable |
 | --- | --- | --- | --- |
 | UNAVAILABLE | failed to connect | unavailable, not sent | yes |
 | UNAVAILABLE | queue is full, waited too long in it | overloaded | yes |
-| UNAVAILABLE | about one model: no version available, not ready | endpoint_failed | yes |
+| UNAVAILABLE | about one model: no version available, not ready | model_unavailable | yes |
 | UNAVAILABLE | any other: connection lost, server stopping | unavailable | yes |
 | CANCELLED | any: the caller's own cancellation never gets here | unavailable | yes |
 | UNKNOWN, INTERNAL | stream removed or reset under the call | unavailable | yes |
@@ -28,7 +29,7 @@ any Python traceback. A failure of the connection gets words of ours: gRPC's nam
 from __future__ import annotations
 
 from gateway.core.errors import AttemptError
-from oip.reasons import STATUS, Reason
+from oip.reasons import Reason
 
 MAX_TEXT = 1000
 """Longest text of a server that is passed on, in characters."""
@@ -43,20 +44,21 @@ _ONE_MODEL = ("unknown model", "no available versions", "is not ready", "not ava
 def failure_of(endpoint: str, status: str, details: str) -> AttemptError:
     """The error for a call that ended with `status` (its gRPC name) and the text `details`."""
     reason, sent, retryable = _classify(status, details)
-    if reason is Reason.MALFORMED and status == "RESOURCE_EXHAUSTED":
-        public = STATUS[reason].grpc
-        message = f"Endpoint {endpoint} refused the request, and its reason is too long to be read."
-    elif reason in (Reason.UNAVAILABLE, Reason.DEADLINE):
-        public = STATUS[reason].grpc
-        words = {
-            (Reason.UNAVAILABLE, True): "went away before it answered",
-            (Reason.UNAVAILABLE, False): "cannot be reached",
-        }.get((reason, sent), "did not answer in time")
+    if reason is Reason.UNAVAILABLE:
+        words = "went away before it answered" if sent else "cannot be reached"
+    elif reason is Reason.DEADLINE:
+        words = "did not answer in time"
+    elif reason is Reason.MALFORMED and status == "RESOURCE_EXHAUSTED":
+        words = "refused the request, and its reason is too long to be read"
+    elif status in _REFUSED_GATEWAY:
+        words = "does not let this gateway in"
+    else:
+        words = ""
+    if words:
         message = f"Endpoint {endpoint} {words}."
     else:
-        public = status
         message = _shortened(details) or f"Endpoint {endpoint} answered {status} without a reason."
-    return AttemptError(reason, message, grpc_status=public, sent=sent, retryable=retryable)
+    return AttemptError(reason, message, grpc_status=status, sent=sent, retryable=retryable)
 
 
 def _classify(status: str, details: str) -> tuple[Reason, bool, bool]:
@@ -68,8 +70,8 @@ def _classify(status: str, details: str) -> tuple[Reason, bool, bool]:
             reason, sent = Reason.UNAVAILABLE, False
         elif _has(details, _FULL):
             reason = Reason.OVERLOADED
-        elif not _has(details, _ONE_MODEL):
-            reason = Reason.UNAVAILABLE
+        else:
+            reason = Reason.MODEL_UNAVAILABLE if _has(details, _ONE_MODEL) else Reason.UNAVAILABLE
     elif status == "CANCELLED" or (status in ("UNKNOWN", "INTERNAL") and _has(details, _BROKEN_STREAM)):
         reason, retryable = Reason.UNAVAILABLE, True
     elif status == "INTERNAL" and "Unable to parse request" in details:

@@ -40,8 +40,8 @@ class Call:
 
     `method` is the OIP RPC's name ("ModelInfer", "ServerReady", ...). `model` and `version` are
     set where the address names them (HTTP) and None where only the body does (gRPC).
-    `deadline` is an instant of the monotonic clock from the transport itself, None without one.
-    `peer` is the caller's IP address, "" when unknown. `received` is the monotonic instant of arrival.
+    `deadline` is an instant of the monotonic clock from the transport itself, None without one;
+    `received` is the one of arrival.
     """
 
     binding: Binding
@@ -52,7 +52,6 @@ class Call:
     model: str | None = None
     version: str | None = None
     deadline: float | None = None
-    peer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ class AttemptError(TidegateError):
     """One attempt failed.
 
     `sent` is False only when the request provably never left the gateway. `grpc_status` is the
-    status name the endpoint answered with, or the one that describes the failure; for a verdict of
-    the endpoint's own it goes on to the caller as it is. `retryable` says that another place might
-    answer: true for a place that is gone, false for its verdict on the request.
+    status name the endpoint answered with, or the one that describes the failure; it is for whoever
+    looks after the endpoint, and the caller's status follows from the reason alone. `retryable` says
+    that another place might answer: true for a place that is gone, false for its verdict on the request.
     """
 
     def __init__(

@@ -7,37 +7,51 @@ from the metadata goes out while the body is held back by flow control at the ca
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
-from urllib.parse import unquote
+from typing import Any, cast
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from gateway.core.call import Binding, Call
-from gateway.core.errors import AttemptError, Refusal, TidegateError
+from gateway.core.errors import Refusal
 from gateway.core.held import BodyShare
 from gateway.frontends.grpc_health import HEALTH_SERVICE, OIP_SERVICE, Health
 from gateway.frontends.handlers import Handlers
-from gateway.frontends.wiretext import header_value
+from gateway.frontends.wiretext import header_value, status_message
 from oip.reasons import Reason
 
+MESSAGE_TIMEOUT_S = 60.0
 _PREFIX = f"/{OIP_SERVICE}/"
+_CLOSING_S = 2.0
+"""How long connections have to close once no call of ours is left on them: those whose callers speak
+HTTP/2 and read do so by themselves."""
 
 
 class GrpcLane:
     """Listens on exactly `host:port` (port 0: a free one) and answers through `handlers`.
 
-    A request message over `max_message_bytes` is refused with RESOURCE_EXHAUSTED. With
-    `reuse_port` several processes may share the port; otherwise a port in use is an error.
-    Everything must be called on the one loop that runs the lane.
+    A request message over `max_message_bytes` is refused with RESOURCE_EXHAUSTED; one that is wanted
+    must be there, as a whole, `message_timeout_s` later. With `reuse_port` several processes may
+    share the port; otherwise a port in use is an error. Everything must be called on the one loop
+    that runs the lane.
     """
 
     def __init__(
-        self, handlers: Handlers, host: str, port: int, *, max_message_bytes: int, reuse_port: bool = False
+        self,
+        handlers: Handlers,
+        host: str,
+        port: int,
+        *,
+        max_message_bytes: int,
+        message_timeout_s: float = MESSAGE_TIMEOUT_S,
+        reuse_port: bool = False,
     ) -> None:
         self._handlers = handlers
+        self._methods = _Methods(handlers, message_timeout_s)
         self._host = host
         self._port = port
         self._options = [
@@ -62,7 +76,7 @@ class GrpcLane:
                 f"gRPC: cannot listen on {host}:{self._port}; is the port in use or the address not local?"
             ) from None
         self._health = Health(self._handlers.service.ready)
-        server.add_generic_rpc_handlers((_Methods(self._handlers),))
+        server.add_generic_rpc_handlers((self._methods,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((OIP_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME), server)
         await server.start()
@@ -70,20 +84,46 @@ class GrpcLane:
         return port
 
     async def drain(self, grace_s: float) -> None:
-        """Take no new calls, give those in progress `grace_s` seconds, cancel the rest, close."""
+        """Take no new calls, give those in progress `grace_s` seconds, cancel the rest, close.
+
+        Connections without a call of the service on them are not waited for.
+        """
         if self._server is None or self._health is None:
             return
         self._health.leave()
-        await self._server.stop(grace_s)
+        stopping = asyncio.create_task(self._server.stop(grace_s))
+        quiet = asyncio.create_task(self._methods.quiet(_CLOSING_S))
+        await asyncio.wait((stopping, quiet), return_when=asyncio.FIRST_COMPLETED)
+        # One after the other: a second stop beside the first may find the server freed under it.
+        stopping.cancel()
+        quiet.cancel()
+        await asyncio.wait((stopping, quiet))
+        await self._server.stop(None)
         self._server = None
 
 
 class _Methods(grpc.GenericRpcHandler):
     """Every method of the OIP service, known or not, as raw bytes."""
 
-    def __init__(self, handlers: Handlers) -> None:
+    def __init__(self, handlers: Handlers, message_timeout_s: float) -> None:
         self._handlers = handlers
+        self._message_timeout_s = message_timeout_s
         self._known: dict[str, grpc.RpcMethodHandler] = {}
+        self._running = 0
+        self._busy = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def quiet(self, for_s: float) -> None:
+        """Returns when no call has run for so long, answers sent. A call that was accepted before a
+        stop may begin shortly after it."""
+        while True:
+            await self._idle.wait()
+            try:
+                async with asyncio.timeout(for_s):
+                    await self._busy.wait()
+            except TimeoutError:
+                return
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         path = handler_call_details.method
@@ -99,40 +139,59 @@ class _Methods(grpc.GenericRpcHandler):
 
     def _handler(self, method: str) -> grpc.RpcMethodHandler:
         async def answer(_: object, context: grpc.aio.ServicerContext) -> bytes:
-            return await _answer(self._handlers, method, context)
+            self._running += 1
+            self._idle.clear()
+            self._busy.set()
+            context.add_done_callback(cast(Any, self._ended))
+            return await self._answer(method, context)
 
         return grpc.stream_unary_rpc_method_handler(answer)
 
+    def _ended(self, _: object) -> None:
+        self._running -= 1
+        if not self._running:
+            self._busy.clear()
+            self._idle.set()
 
-async def _answer(handlers: Handlers, method: str, context: grpc.aio.ServicerContext) -> bytes:
-    """One call. Its cancellation by the caller, or by the caller's deadline, is this task's."""
-    received = time.monotonic()
-    left = context.time_remaining()
-    call = Call(
-        binding=Binding.GRPC,
-        method=method,
-        metadata=[(key, value) for key, value in context.invocation_metadata() or ()],
-        body=_Message(context),
-        received=received,
-        deadline=None if left is None else received + left,
-        peer=_peer_address(context.peer()),
-    )
-    reply = await handlers.handle(call)
-    if reply.metadata:
-        await context.send_initial_metadata(_initial_metadata(reply.metadata))
-    if reply.error is not None:
-        await context.abort(_status_code(reply.error), reply.error.message)
-    return reply.body
+    async def _answer(self, method: str, context: grpc.aio.ServicerContext) -> bytes:
+        """One call. Its cancellation by the caller, or by the caller's deadline, is this task's."""
+        received = time.monotonic()
+        left = context.time_remaining()
+        call = Call(
+            binding=Binding.GRPC,
+            method=method,
+            metadata=[(key, value) for key, value in context.invocation_metadata() or ()],
+            body=_Message(context, self._message_timeout_s),
+            received=received,
+            deadline=None if left is None else received + left,
+        )
+        reply = await self._handlers.handle(call)
+        if reply.metadata:
+            await context.send_initial_metadata(_initial_metadata(reply.metadata))
+        if reply.error is not None:
+            code = grpc.StatusCode[reply.error.status.grpc]
+            await context.abort(code, status_message(reply.error.message))
+        return reply.body
 
 
 class _Message:
-    """The call's one request message, taken off the connection when it is read."""
+    """The call's one request message, taken off the connection when it is read.
 
-    def __init__(self, context: grpc.aio.ServicerContext) -> None:
+    gRPC hands over whole messages, so `timeout_s` bounds the whole, not a pause in it.
+    """
+
+    def __init__(self, context: grpc.aio.ServicerContext, timeout_s: float) -> None:
         self._context = context
+        self._timeout_s = timeout_s
 
     async def read(self, share: BodyShare | None = None) -> bytes:
-        message = await self._context.read()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                message = await self._context.read()
+        except TimeoutError:
+            raise Refusal(
+                Reason.BODY_TIMEOUT, f"the request message was not complete after {self._timeout_s:g} s"
+            ) from None
         if message is grpc.aio.EOF:  # pyright: ignore[reportAttributeAccessIssue]
             raise Refusal(Reason.MALFORMED, "the call ended without a request message")
         if share is not None:
@@ -142,17 +201,3 @@ class _Message:
 
 def _initial_metadata(metadata: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     return tuple((key, header_value(value)) for key, value in metadata)
-
-
-def _status_code(error: TidegateError) -> grpc.StatusCode:
-    if isinstance(error, AttemptError) and error.grpc_status != "OK":
-        code = grpc.StatusCode.__members__.get(error.grpc_status)
-        if code is not None:
-            return code
-    return grpc.StatusCode[error.status.grpc]
-
-
-def _peer_address(peer: str) -> str:
-    """The IP address in gRPC's `ipv4:1.2.3.4:567` or `ipv6:%5B::1%5D:567`, "" for other kinds."""
-    kind, _, rest = unquote(peer).partition(":")
-    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else ""

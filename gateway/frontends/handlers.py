@@ -12,7 +12,7 @@ from gateway.core.errors import Refusal, TidegateError
 from gateway.core.ports import Service
 from gateway.frontends.codecs import BindingCodec
 from gateway.pipeline.options import parse_options
-from gateway.resilience.deadline import given_deadline
+from gateway.resilience.deadline import request_deadline
 from oip.codec import server_metadata
 from oip.errors import OipError
 from oip.reasons import Reason
@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration")
 """The protocol's extensions that this version serves; server metadata lists nothing else."""
+ANSWER_TIMEOUT_S = 10.0
+"""How long a call other than an inference may take when its caller has set no deadline."""
 
 
 class Handlers:
@@ -60,8 +62,9 @@ class Handlers:
             if call.method == "ModelInfer":
                 return await handler(call, self._codecs[call.binding])
             # An inference's options are the service's to read; elsewhere a wrong one is an error too.
-            options = parse_options(call.metadata)
-            async with asyncio.timeout_at(given_deadline(call.received, options.deadline_ms, call.deadline)):
+            option_ms = parse_options(call.metadata).deadline_ms
+            deadline = request_deadline(call.received, option_ms, call.deadline, ANSWER_TIMEOUT_S)
+            async with asyncio.timeout_at(deadline):
                 return await handler(call, self._codecs[call.binding])
         except TimeoutError:
             return Reply(

@@ -13,12 +13,12 @@ from typing import Any
 
 from gateway.core.call import Binding, Call, Reply
 from gateway.core.errors import Refusal, TidegateError
-from gateway.frontends.errorbody import error_body
 from gateway.frontends.handlers import Handlers, unexpected
-from gateway.frontends.http_body import HttpBody, Receive
+from gateway.frontends.http_body import HttpBody, Receive, next_part
 from gateway.frontends.http_protocol import ARRIVAL, LINGER_S, Arrival
 from gateway.frontends.http_routes import find_route
 from gateway.frontends.wiretext import header_value
+from oip.errors import error_body
 from oip.reasons import Reason
 
 Scope = MutableMapping[str, Any]
@@ -96,7 +96,6 @@ class HttpApp:
         body = HttpBody(receive, headers, max_bytes=self._max_body_bytes, idle_s=self._body_timeout_s)
         if route.method != "ModelInfer" and arrival.complete:
             body.skip()
-        client = scope.get("client")
         call = Call(
             binding=Binding.HTTP,
             method=route.method,
@@ -105,7 +104,6 @@ class HttpApp:
             received=time.monotonic(),
             model=route.model,
             version=route.version,
-            peer=client[0] if client else "",
         )
         return await self._handle(call, body)
 
@@ -164,7 +162,7 @@ class HttpApp:
     async def _pass_on(
         self, scope: Scope, headers: Sequence[tuple[str, str]], receive: Receive, send: Send
     ) -> None:
-        """Hands a request to the operator's application, within a limit on its body."""
+        """Hands a request to the operator's application, within the limits on its body."""
         if self._operator_app is None:
             raise Refusal(Reason.NOT_FOUND, "the operator API is not served on this address")
         if self._draining:
@@ -175,20 +173,16 @@ class HttpApp:
         if any(key == "content-length" and int(value) > OPERATOR_MAX_BODY_BYTES for key, value in headers):
             raise too_large
         size = 0
+        more = True
         started = False
 
         async def limited_receive() -> MutableMapping[str, Any]:
-            nonlocal size
-            try:
-                async with asyncio.timeout(self._body_timeout_s):
-                    message = await receive()
-            except TimeoutError:
-                raise Refusal(
-                    Reason.BODY_TIMEOUT, f"no more of the body arrived for {self._body_timeout_s:g} s"
-                ) from None
+            nonlocal size, more
+            message = await (next_part(receive, self._body_timeout_s) if more else receive())
             size += len(message.get("body", b""))
             if size > OPERATOR_MAX_BODY_BYTES:
                 raise too_large
+            more = message.get("more_body", False)
             return message
 
         async def noted_send(message: MutableMapping[str, Any]) -> None:

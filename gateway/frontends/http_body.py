@@ -42,7 +42,7 @@ class HttpBody:
         size = 0
         more = True
         while more:
-            message = await self._next()
+            message = await next_part(self._receive, self._idle_s)
             if message["type"] == "http.disconnect":
                 raise Refusal(Reason.CANCELLED, "the connection closed before the body was complete")
             chunk: bytes = message.get("body", b"")
@@ -84,11 +84,11 @@ class HttpBody:
     def _too_large(self) -> None:
         raise Refusal(Reason.TOO_LARGE, f"the body is larger than the limit of {self._max_bytes} bytes")
 
-    async def _next(self) -> MutableMapping[str, Any]:
-        try:
-            async with asyncio.timeout(self._idle_s):
-                return await self._receive()
-        except TimeoutError:
-            raise Refusal(
-                Reason.BODY_TIMEOUT, f"no more of the body arrived for {self._idle_s:g} s"
-            ) from None
+
+async def next_part(receive: Receive, idle_s: float) -> MutableMapping[str, Any]:
+    """The next message about a body that is not complete. Raises Refusal(BODY_TIMEOUT)."""
+    try:
+        async with asyncio.timeout(idle_s):
+            return await receive()
+    except TimeoutError:
+        raise Refusal(Reason.BODY_TIMEOUT, f"no more of the body arrived for {idle_s:g} s") from None

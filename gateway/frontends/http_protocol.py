@@ -3,8 +3,10 @@
 - Reading pauses as soon as a request's head is in; it resumes when the application asks for the
   body. What one read from the socket brought along with the head is all that is ever taken before.
 - A head has bounded size and time. Whatever the parser refuses is answered 400 with
-  `{"error": ...}`; when an earlier answer is still under way, that one goes out instead and the
-  connection closes after it.
+  `{"error": ...}`; when an earlier answer is still under way, that one goes out instead, requests
+  that wait behind it are dropped, and the connection closes after it.
+- A caller that leaves is noticed while requests of its wait behind one that runs, unless they are
+  many or the last one's body is held back.
 - An error that leaves data unread is sent, the sending side is closed, and the connection
   lingers without reading: closing at once would reset it and could take the answer away from a
   caller that is still sending.
@@ -19,15 +21,17 @@ import asyncio
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from gateway.frontends.errorbody import error_body
+from oip.errors import error_body
 from oip.reasons import STATUS, Reason
 
 ARRIVAL = "tidegate.arrival"
 """Key of a request's `Arrival` in its scope's `extensions`."""
 MAX_HEAD_BYTES = 64 * 1024
 _FRAMING = (b"content-length", b"transfer-encoding")
+MAX_WAITING = 16
+"""So many pipelined requests may wait on a connection before it is read no further."""
 LINGER_S = 2.0
 
 
@@ -62,6 +66,8 @@ class PatientProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self.access_log = False
         self._arrival = Arrival(self)
+        self._answering: RequestResponseCycle | None = None
+        """What is being answered; `cycle` is what arrived last."""
         self._in_head = False
         self._head_is_new = False
         self._head_bytes = 0
@@ -81,6 +87,9 @@ class PatientProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         super().connection_lost(exc)
+        if self._answering is not None and not self._answering.response_complete:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
         self.closed.set_result(None)
 
     def last_answer(self) -> None:
@@ -105,6 +114,9 @@ class PatientProtocol(HttpToolsProtocol):
                 self._refuse(Reason.MALFORMED, f"the request's head is larger than {MAX_HEAD_BYTES} bytes")
         elif self._head_is_new:
             self._hold()
+        if 0 < len(self.pipeline) < MAX_WAITING and (self._in_head or self._arrival.complete):
+            # uvicorn has stopped reading, and so would not see the caller leave.
+            self.flow.resume_reading()
 
     def _feed(self, data: bytes) -> None:
         while True:
@@ -180,6 +192,10 @@ class PatientProtocol(HttpToolsProtocol):
         self._arrival.complete = True
         super().on_message_complete()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._hold()
@@ -200,7 +216,10 @@ class PatientProtocol(HttpToolsProtocol):
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
             if self.pipeline:
-                self.transport.close()
+                assert self._answering is not None
+                self.pipeline.clear()
+                self.cycle = self._answering
+                self.cycle.keep_alive = False
                 return
             if self._arrival.complete or self._in_head or cycle.response_started:
                 cycle.keep_alive = False
@@ -231,7 +250,9 @@ class PatientProtocol(HttpToolsProtocol):
 
     def _head_timed_out(self) -> None:
         self._timer = None
-        if self._in_head:
+        if self._in_head and self.flow.read_paused:
+            self._start_head_timer()
+        elif self._in_head:
             self._refuse(
                 Reason.BODY_TIMEOUT, f"the request's head was not complete after {self.head_timeout_s:g} s"
             )

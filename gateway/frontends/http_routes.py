@@ -81,6 +81,6 @@ def find_route(raw_path: bytes) -> Route:
 
 def _decode(segment: str) -> str:
     try:
-        return unquote_to_bytes(segment).decode("utf-8")
+        return unquote_to_bytes(segment.encode("latin-1")).decode("utf-8")
     except UnicodeDecodeError:
         raise Refusal(Reason.MALFORMED, "the name in the path is not UTF-8") from None

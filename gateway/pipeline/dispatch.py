@@ -29,6 +29,7 @@ caller goes away at its own deadline, in the same moment as our timer ends."""
 
 _OUTCOMES = {
     Reason.UNAVAILABLE: Outcome.UNAVAILABLE,
+    Reason.MODEL_UNAVAILABLE: Outcome.UNAVAILABLE,
     Reason.OVERLOADED: Outcome.UNAVAILABLE,
     Reason.DEADLINE: Outcome.DEADLINE,
     Reason.ENDPOINT_FAILED: Outcome.FAILED,

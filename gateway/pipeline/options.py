@@ -8,12 +8,12 @@ would otherwise widen where the data may go.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import NoReturn
 
 from gateway.core.call import Metadata
 from gateway.core.errors import Refusal
 from gateway.core.request import Options
+from gateway.telemetry.context import trace_context
 from oip.reasons import Reason
 
 MAX_DEADLINE_MS = 86_400_000.0
@@ -28,13 +28,6 @@ _PEER_ONLY = frozenset({"tidegate-allowed", "tidegate-hops"})
 
 _NAME = re.compile(rf"[\x21-\x7e]{{1,{MAX_NAME_CHARS}}}")
 _DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
-_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x21-\x7e]*)?")
-_STATE_MEMBER = re.compile(
-    r"(?:[a-z][a-z0-9_\-*/]{0,255}|[a-z0-9][a-z0-9_\-*/]{0,240}@[a-z][a-z0-9_\-*/]{0,13})"
-    r"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
-)
-_MAX_STATE_MEMBERS = 32
-_MAX_STATE_CHARS = 4096
 
 
 def parse_options(metadata: Metadata) -> Options:
@@ -58,7 +51,7 @@ def parse_options(metadata: Metadata) -> Options:
         given[option] = value
     names = {option: _name(option, given[option]) for option in _NAMES if option in given}
     numbers = {option: _number(option, given[option]) for option in _NUMBERS if option in given}
-    traceparent, tracestate = _trace_context(metadata)
+    traceparent, tracestate = trace_context(metadata)
     return Options(
         privacy=names.get("privacy"),
         policy=names.get("policy"),
@@ -105,35 +98,3 @@ def _flag(option: str, value: str) -> bool:
     if value not in ("true", "false"):
         _refuse(f"tidegate-{option} must be true or false, not '{_printable(value)}'")
     return value == "true"
-
-
-def _trace_context(metadata: Metadata) -> tuple[str | None, str | None]:
-    """The caller's `traceparent` and `tracestate`, each None unless valid; without the first the
-    second means nothing."""
-    parents = [value for key, value in metadata if key == "traceparent"]
-    if len(parents) != 1 or not isinstance(parents[0], str):
-        return None, None
-    parent = parents[0]
-    match = _TRACEPARENT.fullmatch(parent)
-    if match is None:
-        return None, None
-    version, trace_id, span_id, _, rest = match.groups()
-    # Version 00 ends after the flags; a later one may go on after a further dash.
-    if version == "ff" or (version == "00" and rest) or not trace_id.strip("0") or not span_id.strip("0"):
-        return None, None
-    return parent, _trace_state(value for key, value in metadata if key == "tracestate")
-
-
-def _trace_state(values: Iterable[str | bytes]) -> str | None:
-    """The list members of one or several `tracestate` headers as one value, in order."""
-    members: list[str] = []
-    for value in values:
-        if isinstance(value, bytes) or len(value) > _MAX_STATE_CHARS:
-            return None
-        members += [member for part in value.split(",") if (member := part.strip(" \t"))]
-    keys = {member.partition("=")[0] for member in members}
-    if not members or len(members) > _MAX_STATE_MEMBERS or len(keys) != len(members):
-        return None
-    if not all(_STATE_MEMBER.fullmatch(member) for member in members):
-        return None
-    return ",".join(members)

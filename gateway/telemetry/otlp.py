@@ -2,15 +2,18 @@
 
 Used from an exporter's own thread only. Every socket wait is bounded; proxies of the environment
 are not used, redirects not followed, answers read up to a few kilobytes. A receiver that stops or
-starts working is logged once per change, not once per POST.
+starts working is logged once per change, not once per POST. Headers come from the environment,
+because they hold credentials; neither their names nor their values are logged.
 """
 
 from __future__ import annotations
 
 import http.client
 import logging
+import os
+import re
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -21,9 +24,13 @@ log = logging.getLogger(__name__)
 
 TRACES_PATH = "/v1/traces"
 METRICS_PATH = "/v1/metrics"
+HEADERS_VARIABLE = "OTEL_EXPORTER_OTLP_HEADERS"
+"""OpenTelemetry's variable: `name=value,name2=value2`, percent-encoded."""
 TIMEOUT_S = 3.0
 """Longest wait for a connection, and for each piece of an answer."""
 _MAX_ANSWER_BYTES = 65536
+_HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_HEADER_VALUE = re.compile(rb"[\x20-\x7e\x80-\xff]*")
 _RETRYABLE = frozenset({429, 502, 503, 504})
 
 
@@ -36,7 +43,7 @@ class Sent(NamedTuple):
 
 
 class Poster:
-    """Sends serialized OTLP messages to `base_url` + `path`.
+    """Sends serialized OTLP messages to `base_url` + `path`, with the environment's headers of now.
 
     Raises ValueError for an address that is not an http or https URL with a host.
     """
@@ -50,6 +57,10 @@ class Poster:
         self._port = url.port
         self._path = url.path.rstrip("/") + path
         self._what = what
+        self._headers = {
+            **_given_headers(os.environ.get(HEADERS_VARIABLE, "")),
+            "content-type": b"application/x-protobuf",
+        }
         self._connection: http.client.HTTPConnection | None = None
         self._working: bool | None = None
 
@@ -66,7 +77,7 @@ class Poster:
     def _attempt(self, message: bytes, timeout_s: float) -> tuple[Sent, str]:
         try:
             connection = self._connect(timeout_s)
-            connection.request("POST", self._path, message, {"Content-Type": "application/x-protobuf"})
+            connection.request("POST", self._path, message, self._headers)
             response = connection.getresponse()
             body = response.read(_MAX_ANSWER_BYTES)
             if not response.isclosed():
@@ -104,6 +115,22 @@ class Poster:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _given_headers(text: str) -> dict[str, bytes]:
+    """The headers of OTEL_EXPORTER_OTLP_HEADERS, names in lower case. An entry that is none is left
+    out and logged by its place alone: all of it may be a secret."""
+    headers: dict[str, bytes] = {}
+    for place, entry in enumerate(text.split(","), 1):
+        if not entry.strip():
+            continue
+        name, equals, value = entry.partition("=")
+        name, decoded = name.strip(), unquote_to_bytes(value.strip())
+        if equals and _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(decoded):
+            headers[name.lower()] = decoded
+        else:
+            log.warning("entry %d of %s is not NAME=VALUE and is left out", place, HEADERS_VARIABLE)
+    return headers
 
 
 def key_value(key: str, value: str | int) -> KeyValue:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from gateway.telemetry.metrics import Metrics
+from oip.errors import error_body
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -30,9 +30,9 @@ async def _http(metrics: Metrics, scope: Message, send: Send) -> None:
     method = scope["method"]
     headers: list[tuple[bytes, bytes]] = []
     if scope["path"] != "/metrics":
-        status, body, content_type = 404, _error("Not found: metrics are at /metrics"), "application/json"
+        status, body, content_type = 404, error_body("Not found: metrics are at /metrics"), "application/json"
     elif method not in ("GET", "HEAD"):
-        status, body, content_type = 405, _error("Use GET for /metrics"), "application/json"
+        status, body, content_type = 405, error_body("Use GET for /metrics"), "application/json"
         headers.append((b"allow", b"GET, HEAD"))
     else:
         accept = ",".join(v.decode("latin-1") for k, v in scope["headers"] if k == b"accept")
@@ -42,7 +42,3 @@ async def _http(metrics: Metrics, scope: Message, send: Send) -> None:
     headers.append((b"content-length", str(len(body)).encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
-
-
-def _error(sentence: str) -> bytes:
-    return json.dumps({"error": sentence}).encode()

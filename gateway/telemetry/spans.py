@@ -24,12 +24,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from gateway.telemetry import names
-from gateway.telemetry.context import (
-    TraceParent,
-    format_traceparent,
-    parse_traceparent,
-    usable_tracestate,
-)
+from gateway.telemetry.context import TraceParent, format_traceparent, parse_traceparent
 
 Attributes = Mapping[str, str | int]
 Headers = tuple[tuple[str, str], ...]
@@ -79,9 +74,10 @@ class Tracing:
         self, traceparent: str | None, tracestate: str | None, received: float, attributes: Attributes
     ) -> RequestTrace:
         """Begin the trace of a request that arrived at the monotonic instant `received`. A header
-        that is not a traceparent counts as none, and its tracestate with it."""
+        that is not a traceparent counts as none, and its tracestate with it; `tracestate` is as
+        `trace_context` gives it."""
         parent = parse_traceparent(traceparent)
-        state = usable_tracestate(tracestate) if parent is not None else None
+        state = tracestate if parent is not None else None
         if self.export is None:
             return RequestTrace(self, parent, state, 0, False, received, attributes)
         if parent is not None:

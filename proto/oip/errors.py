@@ -1,6 +1,9 @@
-"""The root of every error that carries a public reason."""
+"""The root of every error that carries a public reason, and the form of an error over HTTP."""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Callable
 
 from oip.reasons import STATUS, Reason, Status
 
@@ -20,3 +23,38 @@ class OipError(Exception):
     @property
     def status(self) -> Status:
         return STATUS[self.reason]
+
+
+MAX_ERROR_BODY_BYTES = 16 * 1024
+"""A message may quote its caller at any length; an answer does not."""
+
+
+def error_body(message: str) -> bytes:
+    """`{"error": message}`, to be sent as application/json; a message too long for
+    MAX_ERROR_BODY_BYTES is cut and ends with an ellipsis."""
+    body = _error(message)
+    if len(body) > MAX_ERROR_BODY_BYTES:
+        body = _error(shortened(message, MAX_ERROR_BODY_BYTES - len(_error("")), _json_size))
+    return body
+
+
+def shortened(text: str, most: int, size: Callable[[str], int]) -> str:
+    """`text` if the sizes of its characters add up to at most `most`, else as much of its beginning
+    as fits with an ellipsis."""
+    room = most - size("…")
+    total = kept = 0
+    for index, character in enumerate(text):
+        total += size(character)
+        if total <= room:
+            kept = index + 1
+        if total > most:
+            return f"{text[:kept]}…"
+    return text
+
+
+def _error(message: str) -> bytes:
+    return json.dumps({"error": message}).encode()
+
+
+def _json_size(character: str) -> int:
+    return len(json.dumps(character)) - 2

@@ -36,6 +36,8 @@ class Reason(StrEnum):
     DRAINING = "draining"
     UNAVAILABLE = "unavailable"
     """Every attempt ended with the endpoint gone or not answering."""
+    MODEL_UNAVAILABLE = "model_unavailable"
+    """The endpoint is there, but does not have the model ready; others may."""
     ENDPOINT_FAILED = "endpoint_failed"
     """The endpoint answered with a failure of its own."""
     NOT_SERVED = "not_served"
@@ -68,6 +70,7 @@ STATUS: dict[Reason, Status] = {
     Reason.OVERLOADED: Status("UNAVAILABLE", 503),
     Reason.DRAINING: Status("UNAVAILABLE", 503),
     Reason.UNAVAILABLE: Status("UNAVAILABLE", 503),
+    Reason.MODEL_UNAVAILABLE: Status("UNAVAILABLE", 503),
     Reason.ENDPOINT_FAILED: Status("INTERNAL", 500),
     Reason.NOT_SERVED: Status("UNIMPLEMENTED", 501),
     Reason.BODY_TIMEOUT: Status("DEADLINE_EXCEEDED", 408),

@@ -38,7 +38,8 @@ async def eventually(holds: Callable[[], bool], within_s: float = 5.0) -> None:
 @dataclass
 class FakeService:
     """The port in memory. Knows the models `add_sub` (int32 sum and difference), `slow` (answers
-    only when `release` is set), `boom` (raises), `gone` and `rejects` (endpoint failures)."""
+    only when `release` is set), `boom` (raises), `gone` and `rejects` (endpoint failures), `fails`
+    (with `failure`)."""
 
     is_ready: bool = True
     calls: list[Call] = field(default_factory=list)
@@ -47,6 +48,7 @@ class FakeService:
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     release: asyncio.Event = field(default_factory=asyncio.Event)
     asked: list[tuple[str, str]] = field(default_factory=list)
+    failure: TidegateError | None = None
     undecided: asyncio.Event | None = None
     """While given and not set, an inference waits before it looks at its options or its body."""
 
@@ -99,6 +101,9 @@ class FakeService:
         match request.model_name:
             case "slow":
                 await self._wait()
+            case "fails":
+                assert self.failure is not None
+                raise self.failure
             case "boom":
                 raise ValueError(f"quotes {request.raw_input_contents[0]!r}")
             case "gone":
@@ -129,7 +134,7 @@ class FakeService:
 
     def _known(self, model: str, version: str) -> None:
         self.asked.append((model, version))
-        if model not in ("add_sub", "slow", "boom", "gone", "rejects", "a b", "ns/m"):
+        if model not in ("add_sub", "slow", "boom", "gone", "rejects", "fails", "a b", "ns/m"):
             raise Refusal(Reason.UNKNOWN_MODEL, f"Request for unknown model: '{model}' is not found")
         if version not in ("", "1"):
             raise Refusal(Reason.UNKNOWN_VERSION, f"model '{model}' has no version '{version}'")
@@ -162,14 +167,18 @@ def infer_request(model: str = "add_sub", padding: int = 0) -> bytes:
 
 
 class CountingProxy:
-    """A TCP relay in front of a port that counts the bytes its callers have sent through it."""
+    """A TCP relay in front of a port that counts the bytes in both directions. While
+    `replying` is not set it holds answers back."""
 
     def __init__(self, port: int) -> None:
         self._target = port
+        self.replying = asyncio.Event()
+        self.replying.set()
         self._server: asyncio.Server | None = None
         self._writers: list[asyncio.StreamWriter] = []
         self._relays = 0
         self.sent = 0
+        self.replied = 0
 
     async def __aenter__(self) -> CountingProxy:
         self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
@@ -195,10 +204,13 @@ class CountingProxy:
         self._relays -= 1
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, count: bool) -> None:
-        with suppress(ConnectionError, RuntimeError):
+        with suppress(OSError, RuntimeError):
             while data := await reader.read(65536):
-                if count:
-                    self.sent += len(data)
                 writer.write(data)
                 await writer.drain()
+                if count:
+                    self.sent += len(data)
+                else:
+                    self.replied += len(data)
+                    await self.replying.wait()
             writer.write_eof()

@@ -15,7 +15,9 @@ import tritonclient.grpc.aio as aio_client
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from gateway.core.call import Binding
+from gateway.core.call import Binding, Call, Reply
+from gateway.core.ports import InferCodec
+from gateway.frontends import handlers as handlers_module
 from gateway.frontends.grpc_lane import GrpcLane
 from tests.integration.lane_support import (
     CountingProxy,
@@ -103,12 +105,7 @@ async def test_request_bytes_arrive_as_they_were_sent_with_their_metadata(served
     assert served.service.bodies == [len(message)]
     kept = [pair for pair in seen.metadata if pair[0] in ("x-a", "k-bin")]
     assert kept == [("x-a", "1"), ("x-a", "2"), ("k-bin", b"\x00\xff")]
-    assert (seen.method, seen.binding, seen.model, seen.peer) == (
-        "ModelInfer",
-        Binding.GRPC,
-        None,
-        "127.0.0.1",
-    )
+    assert (seen.method, seen.binding, seen.model) == ("ModelInfer", Binding.GRPC, None)
     assert seen.deadline is not None
     assert 20 < seen.deadline - seen.received <= 30
 
@@ -129,9 +126,9 @@ async def test_answer_headers_are_initial_metadata_on_answers_and_on_errors(serv
 
 @pytest.mark.parametrize(
     ("model", "code"),
-    [("gone", "UNAVAILABLE"), ("rejects", "FAILED_PRECONDITION"), ("boom", "INTERNAL")],
+    [("gone", "UNAVAILABLE"), ("rejects", "INTERNAL"), ("boom", "INTERNAL")],
 )
-async def test_failures_keep_their_status(served: Served, model: str, code: str):
+async def test_a_failures_status_follows_from_its_reason(served: Served, model: str, code: str):
     error = await failure(served.infer(infer_request(model)))
     assert error.code().name == code
     assert "quotes" not in str(error.details())
@@ -204,6 +201,38 @@ async def test_a_message_that_is_no_protobuf_is_refused(served: Served):
 async def test_a_call_without_a_message_is_refused(served: Served):
     call = served.channel.stream_unary(INFER)(iter(()))
     assert (await failure(call)).code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelMetadata", "ModelConfig", "ModelReady"])
+@pytest.mark.parametrize("deadline_s", [None, 3600])
+async def test_a_message_that_never_comes_is_not_waited_for(method: str, deadline_s: float | None):
+    handlers = handlers_of(FakeService())
+    lane = GrpcLane(handlers, "127.0.0.1", 0, max_message_bytes=LIMIT, message_timeout_s=0.1)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{await lane.start()}") as channel:
+        call = channel.stream_unary(f"/inference.GRPCInferenceService/{method}")(timeout=deadline_s)
+        error = await failure(asyncio.wait_for(call, 10))
+    assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert error.details() == "the request message was not complete after 0.1 s"
+    await lane.drain(0)
+
+
+async def test_a_question_without_a_deadline_has_one(served: Served, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(handlers_module, "ANSWER_TIMEOUT_S", 0.1)
+    error = await failure(asyncio.wait_for(served.rpc("ModelMetadata")(b"\x0a\x04slow"), 10))
+    assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert error.details() == "the deadline passed before ModelMetadata was answered"
+    assert served.service.cancelled == 1
+
+
+@pytest.mark.parametrize("character", ["a", "%", "模"])
+async def test_an_error_that_quotes_a_long_name_keeps_its_status(served: Served, character: str):
+    name = character * (20_000 // len(character.encode()))
+    message = pb.ModelMetadataRequest(name=name).SerializeToString()
+    error = await failure(served.rpc("ModelMetadata")(message))
+    assert error.code() is grpc.StatusCode.NOT_FOUND
+    details = str(error.details())
+    assert details.startswith(f"Request for unknown model: '{character * 100}")
+    assert details.endswith("…")
 
 
 UNSERVED = [
@@ -319,6 +348,60 @@ async def test_drain_cancels_what_outlasts_its_grace(served: Served):
     await asyncio.wait_for(served.lane.drain(0.1), 5)
     assert (await failure(running)).code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
     assert served.service.cancelled == 1
+
+
+async def test_drain_waits_for_no_connection_without_a_call(served: Served):
+    with socket.create_connection(("127.0.0.1", served.port)) as silent:
+        running = asyncio.ensure_future(served.infer(infer_request("slow")))
+        await asyncio.wait_for(served.service.entered.wait(), 5)
+        drain = asyncio.create_task(served.lane.drain(60))
+        done, _ = await asyncio.wait((drain,), timeout=1)
+        assert not done  # a call is still running
+        served.service.release.set()
+        assert pb.ModelInferResponse.FromString(await running).model_name == "slow"
+        await asyncio.wait_for(drain, 10)
+        silent.settimeout(10)
+        while silent.recv(1024):
+            pass
+
+
+async def test_drain_waits_while_an_answer_is_on_its_way_to_a_slow_reader(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+):
+    answer = infer_request(padding=48 * 2**20)  # more than all buffers on the way hold
+
+    async def large(call: Call, codec: InferCodec) -> Reply:
+        await call.body.read()
+        return Reply(body=answer)
+
+    monkeypatch.setattr(served.service, "infer", large)
+    async with (
+        CountingProxy(served.port) as proxy,
+        grpc.aio.insecure_channel(
+            f"127.0.0.1:{proxy.port}", options=[("grpc.max_receive_message_length", -1)]
+        ) as channel,
+    ):
+        running = asyncio.ensure_future(channel.unary_unary(INFER)(b""))
+        await eventually(lambda: proxy.replied > 2**16)
+        proxy.replying.clear()
+        drain = asyncio.create_task(served.lane.drain(60))
+        done, _ = await asyncio.wait((drain,), timeout=3)
+        assert not done
+        proxy.replying.set()
+        await asyncio.wait_for(drain, 30)
+        assert proxy.replied > len(answer) / 2
+        running.cancel()
+
+
+async def test_drain_after_callers_that_left_at_once_is_at_once(served: Served):
+    for _ in range(200):
+        call = served.infer(infer_request("slow"))
+        await asyncio.sleep(0)
+        call.cancel()
+    begun = asyncio.get_running_loop().time()
+    with socket.create_connection(("127.0.0.1", served.port)):
+        await asyncio.wait_for(served.lane.drain(60), 30)
+    assert asyncio.get_running_loop().time() - begun < 20
 
 
 def _accepts(port: int) -> bool:

@@ -265,6 +265,31 @@ def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch
         poster.close()
 
 
+def test_headers_of_the_environment_go_with_every_post_and_into_no_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    given = "Authorization=Basic%20c2VjcmV0OnBhc3M=, x-scope = tenant%2C7 ,content-type=text/plain,,secret,a b=secret,x=%0Asecret"
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", given)
+    with OtlpReceiver() as receiver:
+        telemetry = Telemetry(TelemetryConfig(otlp_endpoint=receiver.url, sample_ratio=1.0), "gw")
+        telemetry.start()
+        serve_one(telemetry, Options())
+        telemetry.shutdown()
+        assert receiver.posts >= 2  # spans and metrics
+        assert len(receiver.spans) == 3
+        assert "tidegate_requests_total" in receiver.metrics
+    for headers in receiver.headers:
+        assert headers["authorization"] == "Basic c2VjcmV0OnBhc3M="
+        assert headers["x-scope"] == "tenant,7"
+        assert headers["content-type"] == "application/x-protobuf"
+        assert "x" not in headers
+    assert "entry 5 of OTEL_EXPORTER_OTLP_HEADERS is not NAME=VALUE" in caplog.text
+    assert "entry 7" in caplog.text
+    assert "secret" not in caplog.text
+    assert "c2Vj" not in caplog.text
+
+
 def test_a_path_in_the_address_is_kept() -> None:
     with OtlpReceiver() as receiver:
         poster = Poster(receiver.url + "/tenant/", TRACES_PATH, "spans")

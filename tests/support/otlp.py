@@ -64,6 +64,8 @@ class OtlpReceiver:
     spans: list[ReceivedSpan] = field(default_factory=list)
     metrics: dict[str, Metric] = field(default_factory=dict)
     resources: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    """Of each POST, with names in lower case."""
     posts: int = 0
     unreadable: list[str] = field(default_factory=list)
     port: int = 0
@@ -88,6 +90,7 @@ class OtlpReceiver:
 
             def do_POST(self) -> None:
                 body = self._body()
+                receiver.headers.append({name.lower(): value for name, value in self.headers.items()})
                 status, answer = receiver._take(self.path, self.headers.get("content-type", ""), body)
                 self.send_response(status)
                 self.send_header("content-type", "application/x-protobuf")

@@ -91,7 +91,13 @@ def test_anything_else_is_not_found(path):
     assert caught.value.reason is Reason.NOT_FOUND
 
 
-def test_a_name_that_is_not_utf_8_is_malformed():
+def test_bytes_beyond_ascii_are_taken_as_they_are():
+    assert find_route("/v2/models/模/infer".encode()).model == "模"
+    assert find_route("/v2/models/é%C3%A9".encode()).model == "éé"
+
+
+@pytest.mark.parametrize("name", [b"%FF%FE", b"\xff\xfe", b"\xe9", b"\xc3%20"])
+def test_a_name_that_is_not_utf_8_is_malformed(name):
     with pytest.raises(Refusal) as caught:
-        find_route(b"/v2/models/%FF%FE/infer")
+        find_route(b"/v2/models/%b/infer" % name)
     assert caught.value.reason is Reason.MALFORMED

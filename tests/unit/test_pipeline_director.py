@@ -375,3 +375,15 @@ async def test_dry_run_sends_and_records_nothing():
     assert [c.variant.endpoint for c in decision.plan] == ["site", "cloud"]
     assert b.records.get(decision.id) is None
     assert not any(e.seen for e in b.endpoints.values())
+
+
+async def test_a_model_that_is_not_ready_somewhere_leaves_the_endpoint_up():
+    b = await bench()
+    fails(b.endpoints["site"], failure(Reason.MODEL_UNAVAILABLE))
+    reply = await b.director.infer(call_of(), CODEC)
+    assert reply.error is None
+    assert headers(reply)["tidegate-endpoint"] == "cloud"
+    assert b.state.snapshot.endpoints["site"].up
+    record = b.records.get(headers(reply)["tidegate-decision"])
+    assert record is not None
+    assert [attempt["outcome"] for attempt in record["attempts"]] == ["unavailable", "ok"]

@@ -1,10 +1,11 @@
 import pytest
 
 from gateway.telemetry.context import (
+    MAX_TRACESTATE,
     TraceParent,
     format_traceparent,
     parse_traceparent,
-    usable_tracestate,
+    trace_context,
 )
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -52,8 +53,31 @@ def test_written_ids_keep_their_leading_zeros() -> None:
     assert format_traceparent(1, 2, False).endswith("-00")
 
 
-def test_tracestate_goes_on_only_within_bounds() -> None:
-    assert usable_tracestate("congo=t61rcWkgMzE,rojo=00f067") == "congo=t61rcWkgMzE,rojo=00f067"
-    assert usable_tracestate("a" * 512) == "a" * 512
-    for bad in (None, "", "a" * 513, "a=b\r\nx: y", "a=é"):
-        assert usable_tracestate(bad) is None
+def state(*values: str) -> str | None:
+    """What goes on of the caller's tracestate headers."""
+    headers = [("traceparent", f"00-{TRACE}-{SPAN}-01"), *(("tracestate", value) for value in values)]
+    return trace_context(headers)[1]
+
+
+@pytest.mark.parametrize("count", [1, 5, 32])
+def test_a_tracestate_goes_on_also_beyond_512_characters(count: int) -> None:
+    text = ",".join(f"k{i}=" + "v" * 120 for i in range(count))
+    assert (len(text) > 512) == (count > 1)
+    assert len(text) <= MAX_TRACESTATE
+    assert state(text) == text
+
+
+def test_of_a_longer_tracestate_long_members_go_first_and_then_the_last() -> None:
+    short = [f"s{i}=" + "v" * 120 for i in range(20)]
+    long = [f"l{i}=" + "v" * 250 for i in range(12)]
+    mixed = state(",".join(long[:6]), ",".join(short), ",".join(long[6:]))
+    assert mixed is not None
+    assert len(mixed) <= MAX_TRACESTATE
+    assert mixed.split(",") == [*long[:6], *short]
+    many = [f"s{i}=" + "v" * 124 for i in range(10, 42)]
+    assert state(",".join(many)) == ",".join(many[:31])
+
+
+@pytest.mark.parametrize("value", ["", ",", "A=1", "a", "a=1,a=2", "a=b\r\nx: y", "a=é", "a=" + "v" * 257])
+def test_an_invalid_tracestate_does_not_go_on(value: str) -> None:
+    assert state(value) is None
