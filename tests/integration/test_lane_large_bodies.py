@@ -222,6 +222,7 @@ async def test_bodies_beyond_the_budget_are_refused_on_both_lanes_until_others_e
     assert "\r\nretry-after: 1\r\n" in refused
     assert f"fill the {BUDGET_BODIES * LIMIT} bytes" in refused
     message = pb.ModelInferRequest(model_name="digits", raw_input_contents=[b"\0" * (LIMIT - 1024)])
+    message.inputs.add(name="x", datatype="FP32", shape=[LIMIT // 4 - 256])
     async with grpc.aio.insecure_channel(f"127.0.0.1:{served.grpc_port}") as channel:
         infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         with pytest.raises(grpc.aio.AioRpcError) as failure:
