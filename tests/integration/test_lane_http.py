@@ -662,15 +662,30 @@ async def test_many_requests_that_wait_are_read_no_further_and_all_answered(serv
     waiting = 3 * http_protocol.MAX_WAITING
     (protocol,) = served.lane._connections()
     for number in range(waiting):
-        sent = head("GET", f"/v2/models/m{number}") + (b"GET" if number == waiting - 1 else b"")
-        await connection.send(sent)
+        await connection.send(head("GET", f"/v2/models/m{number}"))
         await asyncio.sleep(0.005)
-    await asyncio.sleep(BODY_TIMEOUT_S * 1.5)
     assert len(protocol.pipeline) <= http_protocol.MAX_WAITING
     served.service.release.set()
     assert (await connection.answer()).status == 200
     for number in range(waiting):
         assert f"'m{number}'" in (await connection.answer()).error
+
+
+async def test_a_head_that_is_read_no_further_does_not_time_out(served: Served):
+    connection = await served.connect()
+    await connection.send(infer_head(model="slow", length=len(JSON_INFER)) + JSON_INFER)
+    await asyncio.wait_for(served.service.entered.wait(), 5)
+    waiting = http_protocol.MAX_WAITING
+    await connection.send(b"".join(head("GET", f"/v2/models/m{n}") for n in range(waiting)) + b"GET /v2 HT")
+    (protocol,) = served.lane._connections()
+    await eventually(lambda: len(protocol.pipeline) == waiting)
+    await connection.send(b"TP/1.1\r\nHost: gw\r\n\r\n")
+    await asyncio.sleep(BODY_TIMEOUT_S * 1.5)
+    served.service.release.set()
+    assert (await connection.answer()).status == 200
+    for number in range(waiting):
+        assert f"'m{number}'" in (await connection.answer()).error
+    assert (await connection.answer()).status == 200
 
 
 async def test_a_caller_that_leaves_in_mid_body_frees_the_handler(served: Served):
