@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
+from oip.errors import error_body
 from oip.reasons import STATUS, Reason
 
 MAX_BODY_BYTES = 1 << 20
@@ -96,8 +96,7 @@ def _is_loopback(host: str) -> bool:
 
 
 async def _error(send: Any, reason: Reason, message: str) -> None:
-    body = json.dumps({"error": message}).encode()
-    await _send(send, STATUS[reason].http, [("content-type", "application/json")], body)
+    await _send(send, STATUS[reason].http, [("content-type", "application/json")], error_body(message))
 
 
 async def _send(send: Any, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
