@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 from oip.errors import error_body
 from oip.reasons import STATUS, Reason
 
-MAX_BODY_BYTES = 1 << 20
 CALL_TIMEOUT_S = 10.0
 
 OperatorCall = Callable[[str, str, bytes], Awaitable[tuple[int, list[tuple[str, str]], bytes]]]
@@ -18,7 +17,7 @@ OperatorCall = Callable[[str, str, bytes], Awaitable[tuple[int, list[tuple[str, 
 
 
 class OperatorPassage:
-    """ASGI application that hands `/api/v1` to control.
+    """ASGI application that hands `/api/v1` to control. The HTTP listener bounds the body.
 
     Without operators in the configuration everyone on loopback is one, and nobody else: neither
     whom a proxy on this machine speaks for, nor a page that a browser on this machine was led to
@@ -39,10 +38,6 @@ class OperatorPassage:
             if event["type"] == "http.disconnect":
                 return None
             body += event.get("body", b"")
-            if len(body) > MAX_BODY_BYTES:
-                return await _error(
-                    send, Reason.TOO_LARGE, f"an operator call takes at most {MAX_BODY_BYTES} bytes"
-                )
             if not event.get("more_body"):
                 break
         query = scope.get("query_string", b"").decode("latin-1")
