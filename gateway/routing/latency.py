@@ -22,8 +22,11 @@ STALE_AFTER_S = 600.0
 """Age of the newest sample beyond which a figure is stale."""
 WINDOW = 128
 """Samples kept."""
-MIN_LIVE = 10
-"""Fresh live samples that outweigh a fresh profile, and that may exclude."""
+MIN_LIVE = 20
+"""Fresh live samples that outweigh a fresh profile, and that may exclude: so many that one slow
+answer, such as the first of a new connection, is not their p95."""
+SILENCE_S = 30.0
+"""After so long without a sample, live figures say how it was, not how it is."""
 TRIAL_MS = 250.0
 """A trial that is cut off earlier counts as the share of this that it had."""
 PROOF_S = 10.0
@@ -32,6 +35,11 @@ PROOF_S = 10.0
 
 def is_stale(figure: LatencyFigure, now: float) -> bool:
     return now - figure.at > STALE_AFTER_S
+
+
+def is_silent(figure: LatencyFigure, now: float) -> bool:
+    """Whether a live figure has had no sample for long enough to be looked at again."""
+    return figure.source is Source.LIVE and now - figure.at > SILENCE_S
 
 
 def from_profile(*, p50_ms: float, p95_ms: float, samples: int, age_s: float, now: float) -> LatencyFigure:
@@ -68,16 +76,16 @@ class LatencyWindow:
         self._trials = 0.0
 
     def begin(self, given_ms: float, now: float) -> None:
-        """An attempt begins; it is a trial while there is no fresh figure."""
+        """An attempt begins; it is a trial while there is no fresh figure, or a silent one."""
         figure = self.figure(now)
-        if figure is None or is_stale(figure, now):
+        if figure is None or is_stale(figure, now) or is_silent(figure, now):
             self._trials = self.trials(now) + 1
             self._last_trial = now
         if self._hurried(given_ms, now):
             self.hurry = replace(self.hurry, begun={**self.hurry.begun, haste(given_ms): now})
 
     def trials(self, now: float) -> float:
-        """Attempts begun since the figure became missing or stale, 0 while it is fresh. One that was
+        """Attempts begun since the figure became missing, stale or silent, 0 otherwise. One that was
         cut off early counts in part. Trials that brought no sample are forgotten after
         `STALE_AFTER_S`, so that a place that failed is tried again."""
         if self._trials and now - self._last_trial > STALE_AFTER_S:
@@ -134,7 +142,8 @@ class LatencyWindow:
 
 
 class _Samples:
-    """The last `WINDOW` samples, none of them older than its newest by more than `STALE_AFTER_S`."""
+    """The last `WINDOW` samples since the last silence, none of them older than its newest by more
+    than `STALE_AFTER_S`."""
 
     __slots__ = ("_figure", "_ordered", "_values")
 
@@ -145,6 +154,9 @@ class _Samples:
 
     def add(self, sample_ms: float, now: float) -> None:
         values = self._values
+        if values and now - values[-1][1] > SILENCE_S:
+            values.clear()
+            self._ordered.clear()
         while values and (len(values) == WINDOW or now - values[0][1] > STALE_AFTER_S):
             oldest, _ = values.popleft()
             del self._ordered[bisect_left(self._ordered, oldest)]

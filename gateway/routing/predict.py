@@ -8,20 +8,20 @@ from typing import NamedTuple
 from gateway.core.config import ModelConfig, Price, VariantConfig
 from gateway.core.decision import Prediction, Source, VariantKey, VariantState
 from gateway.routing.cost import predicted_cost
-from gateway.routing.latency import MIN_LIVE, PROOF_S, is_stale
+from gateway.routing.latency import MIN_LIVE, PROOF_S, is_silent, is_stale
 
 UNMEASURED_TRIALS = 3
 """How often a variant without any figure is tried before it has to wait behind measured ones."""
 STALE_TRIALS = 1
-"""How often a variant with a stale figure is tried before that figure counts again."""
+"""How often a variant with a stale or silent figure is tried before that figure counts again."""
 
 
 class Outlook(NamedTuple):
     """A prediction and how far to believe it.
 
     `stale`: the latency figure is old. `probing`: it is old or missing and the variant has not
-    been tried often enough since. `firm`: it may exclude, being neither probed nor made of a few
-    live samples. `answer_ms`: how long answers take, as far as a deadline may be refused by it.
+    been tried often enough since. `firm`: it may exclude, being neither probed, nor silent and
+    about to be looked at again, nor made of a few live samples. `answer_ms`: how long answers take, as far as a deadline may be refused by it.
     """
 
     predicted: Prediction
@@ -44,12 +44,14 @@ def predict(state: VariantState, price: Price, request_bytes: int, now: float) -
         probing = state.trials < UNMEASURED_TRIALS
         return Outlook(Prediction(None, None, cost), False, probing, False, None)
     stale = is_stale(figure, now)
-    probing = stale and state.trials < STALE_TRIALS
+    untried = state.trials < STALE_TRIALS
+    probing = stale and untried
+    looked_at_again = is_silent(figure, now) and untried
     return Outlook(
         Prediction(figure.p50_ms, figure.p95_ms, cost),
         stale,
         probing,
-        not probing and (figure.source is Source.PROFILE or figure.samples >= MIN_LIVE),
+        not (probing or looked_at_again) and (figure.source is Source.PROFILE or figure.samples >= MIN_LIVE),
         answer_ms(state, now),
     )
 

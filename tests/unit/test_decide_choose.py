@@ -20,7 +20,7 @@ from gateway.core.decision import (
 from gateway.core.place import Origin
 from gateway.core.request import Request
 from gateway.decide import decide
-from gateway.routing.latency import MIN_LIVE, PROOF_S, haste
+from gateway.routing.latency import MIN_LIVE, PROOF_S, SILENCE_S, haste
 from oip.reasons import Reason
 from tests.unit.decide_config import (
     NOW,
@@ -316,6 +316,20 @@ def test_a_few_samples_miss_no_requirement() -> None:
     ]:
         states = {"cheap": VariantState(True, latency), "dear": measured(10)}
         assert plan(decided(states, policies=strict)) == expected
+
+
+def test_place_shut_out_by_a_slow_spell_is_looked_at_again() -> None:
+    """Once it has been silent for a while one attempt may go there, whatever the requirement says."""
+    strict = [policy(require={"latency_p95_ms": 50})]
+
+    def planned(age_s: float, trials: int = 0) -> list[str]:
+        spell = LatencyFigure(30, 80, MIN_LIVE, NOW - age_s, Source.LIVE)
+        states = {"cheap": VariantState(True, spell, trials=trials), "dear": measured(10)}
+        return plan(decided(states, policies=strict))
+
+    assert planned(SILENCE_S) == ["dear"]
+    assert planned(SILENCE_S + 1) == ["dear", "cheap"]
+    assert planned(SILENCE_S + 1, trials=1) == ["dear"]
 
 
 HOSTILE = (0.0, -1.0, math.nan, math.inf, -math.inf, 1e308, 5e-324)

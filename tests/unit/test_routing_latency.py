@@ -7,6 +7,7 @@ from gateway.core.decision import LatencyFigure, Outcome, Source
 from gateway.routing.latency import (
     MIN_LIVE,
     PROOF_S,
+    SILENCE_S,
     STALE_AFTER_S,
     TRIAL_MS,
     WINDOW,
@@ -60,10 +61,37 @@ def test_a_figure_grows_stale_but_stays() -> None:
 
 def test_the_newest_sample_sets_the_age() -> None:
     window = filled(MIN_LIVE, at=100.0)
-    window.record(5.0, 140.0)
+    window.record(5.0, 100.0 + SILENCE_S)
     figure = window.figure(150.0)
     assert figure is not None
-    assert figure.at == 140.0
+    assert figure.at == 100.0 + SILENCE_S
+
+
+def test_samples_begin_anew_after_a_silence() -> None:
+    window = LatencyWindow()
+    for _ in range(WINDOW):
+        window.record(500.0, 100.0)
+    window.record(1.0, 100.0 + SILENCE_S + 1)
+    assert window.figure(132.0) == LatencyFigure(1.0, 1.0, 1, 101.0 + SILENCE_S, Source.LIVE)
+
+
+def test_one_slow_answer_among_the_first_is_not_their_p95() -> None:
+    window = filled(MIN_LIVE - 1, value=4.0)
+    window.record(500.0, 100.0)
+    figure = window.figure(100.0)
+    assert figure is not None
+    assert figure.source is Source.LIVE
+    assert figure.p95_ms < 50
+
+
+def test_silent_figure_has_trials_until_one_brings_a_sample() -> None:
+    window = filled(MIN_LIVE, at=100.0)
+    window.begin(AMPLE_MS, 100.0 + SILENCE_S)
+    assert window.trials(100.0 + SILENCE_S) == 0
+    window.begin(AMPLE_MS, 101.0 + SILENCE_S)
+    assert window.trials(101.0 + SILENCE_S) == 1
+    window.record(5.0, 101.0 + SILENCE_S)
+    assert window.trials(101.0 + SILENCE_S) == 0
 
 
 def test_a_stale_figure_is_replaced_by_what_is_new() -> None:
@@ -90,6 +118,9 @@ def test_an_attempt_cut_off_counts_as_at_least_its_time() -> None:
     figure = window.figure(100.0)
     assert figure is not None
     assert figure.samples == MIN_LIVE + 1
+    window.observe(Outcome.DEADLINE, 1000.0, AMPLE_MS, 100.0)
+    figure = window.figure(100.0)
+    assert figure is not None
     assert figure.p95_ms > 400
 
 
