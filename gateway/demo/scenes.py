@@ -46,7 +46,6 @@ class Row:
 
 Tick = Callable[[int], None]
 """Told how many more calls are done."""
-SCENES = 6
 CALLS_IN_ALL = 4 * CALLS + 2 + TRAFFIC
 
 
