@@ -110,9 +110,8 @@ def _resolved(listen: Listen) -> Listen:
 def _refuse_taken(listen: Listen) -> None:
     """Find out about an address that cannot be had before Ray has started, not after."""
     for name, address in zip(("HTTP", "gRPC", "metrics"), _fields(listen), strict=True):
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         try:
-            socket.create_server(address, family=family).close()
+            socket.create_server(address, family=address.family).close()
         except OSError as error:
             raise StartError(
                 f"{name}: cannot listen on {address}: {os.strerror(error.errno or 0)}"
@@ -124,6 +123,5 @@ def _fields(listen: Listen) -> tuple[Address, Address, Address]:
 
 
 def _free(address: Address) -> Address:
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    with socket.create_server((address.host, 0), family=family) as probe:
+    with socket.create_server((address.host, 0), family=address.family) as probe:
         return Address(address.host, probe.getsockname()[1])

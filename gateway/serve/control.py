@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import httpx
@@ -14,7 +13,7 @@ import gateway
 from gateway.admin.app import RouteQuery, operator_app
 from gateway.core.config import Config
 from gateway.serve.loopback import bind_replica_to_loopback
-from oip.errors import OipError
+from oip.errors import OipError, error_body
 from oip.reasons import STATUS, Reason
 
 APP = "tidegate"
@@ -43,7 +42,7 @@ class Control:
         try:
             request = self._client.build_request(method, target, content=body, headers=headers)
         except httpx.InvalidURL:
-            text = json.dumps({"error": "the request's target is too long or not a URL"}).encode()
+            text = error_body("the request's target is too long or not a URL")
             return STATUS[Reason.MALFORMED].http, [("content-type", "application/json")], text
         response = await self._client.send(request)
         kept = [(k, v) for k, v in response.headers.items() if k in ("content-type", "allow")]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
+from oip.errors import error_body
 from oip.reasons import STATUS, Reason
 
-MAX_BODY_BYTES = 1 << 20
 CALL_TIMEOUT_S = 10.0
 
 OperatorCall = Callable[[str, str, bytes], Awaitable[tuple[int, list[tuple[str, str]], bytes]]]
@@ -18,7 +17,7 @@ OperatorCall = Callable[[str, str, bytes], Awaitable[tuple[int, list[tuple[str, 
 
 
 class OperatorPassage:
-    """ASGI application that hands `/api/v1` to control.
+    """ASGI application that hands `/api/v1` to control. The listener bounds the bodies.
 
     Without operators in the configuration everyone on loopback is one, and nobody else: neither
     whom a proxy on this machine speaks for, nor a page that a browser on this machine was led to
@@ -39,10 +38,6 @@ class OperatorPassage:
             if event["type"] == "http.disconnect":
                 return None
             body += event.get("body", b"")
-            if len(body) > MAX_BODY_BYTES:
-                return await _error(
-                    send, Reason.TOO_LARGE, f"an operator call takes at most {MAX_BODY_BYTES} bytes"
-                )
             if not event.get("more_body"):
                 break
         query = scope.get("query_string", b"").decode("latin-1")
@@ -96,8 +91,7 @@ def _is_loopback(host: str) -> bool:
 
 
 async def _error(send: Any, reason: Reason, message: str) -> None:
-    body = json.dumps({"error": message}).encode()
-    await _send(send, STATUS[reason].http, [("content-type", "application/json")], body)
+    await _send(send, STATUS[reason].http, [("content-type", "application/json")], error_body(message))
 
 
 async def _send(send: Any, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
