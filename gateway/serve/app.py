@@ -35,7 +35,8 @@ class StopError(RuntimeError):
 
 @contextlib.contextmanager
 def running(settings: ReplicaSettings, source: str) -> Iterator[dict[str, Any]]:
-    """Run the gateway; yields what it serves: `{"http": "IP:PORT", "grpc": ..., "metrics": ..., "pids": {...}, "endpoints": {NAME: what is wrong, or ""}}`.
+    """Run the gateway; yields what it serves: `{"http": "IP:PORT", "grpc": ..., "metrics": ...,
+    "pids": {...}, "endpoints": {NAME: what is wrong, or ""}}`.
 
     Joins the cluster that RAY_ADDRESS names, else starts one of its own. On leaving, requests in
     flight are finished (at most `settings.drain_s`); then the own Ray is stopped as a whole, or the
