@@ -15,7 +15,6 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-import gateway
 from tests.arch.project import ROOT
 
 FOLDERS = ("gateway", "edge_agent", "proto", "tests", "docs", "deploy", ".ci")
@@ -45,11 +44,6 @@ def test_no_file_names_a_machines_folders():
             if re.search(r"(?<![\w.$}\-])" + folders.pattern, line)
         ]
     assert found == []
-
-
-def test_the_package_and_the_project_have_one_version():
-    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert gateway.__version__ == table["version"]
 
 
 def test_the_lock_holds_pins_and_hashes_only():
