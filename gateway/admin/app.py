@@ -17,7 +17,8 @@ from oip.errors import OipError
 from oip.reasons import Reason
 
 PREFIX = "/api/v1"
-NOT_SERVED = ("devices", "rollouts", "updates", "costs")
+NOT_SERVED = (*(f"{PREFIX}/{name}" for name in ("devices", "rollouts", "updates", "costs")), "/console")
+"""Paths of later versions."""
 
 
 def _printable(text: str) -> str:
@@ -106,8 +107,8 @@ def operator_app(control: ControlPlane, version: str) -> FastAPI:
     async def not_served(request: Request) -> None:
         raise OipError(Reason.NOT_SERVED, f"{request.url.path} is not served by this version")
 
-    for name in NOT_SERVED:
-        app.add_api_route(f"{PREFIX}/{name}", not_served, methods=["GET", "POST"], include_in_schema=False)
+    for path in NOT_SERVED:
+        app.add_api_route(path, not_served, methods=["GET", "POST"], include_in_schema=False)
 
     @app.exception_handler(OipError)
     async def known(_: Request, error: OipError) -> JSONResponse:  # pyright: ignore[reportUnusedFunction]

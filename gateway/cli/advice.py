@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from gateway.core.config import Config
 from gateway.core.config.problems import Finding, Loc
-from gateway.core.place import Origin, Place, PrivacyClass
-from gateway.policy.privacy import allowed, compile_classes
+from gateway.core.request import Options
+from gateway.decide.tables import Wall, compiled
+from gateway.policy.privacy import origin_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +23,10 @@ class MayGo:
 
 def matrix_of(config: Config) -> dict[str, MayGo]:
     """Privacy class x place, for data that comes from the gateway's own site and device."""
-    origin = _origin(config)
-    here = config.gateway.location.place
+    walls = {name: _wall(config, name) for name in config.privacy.classes}
     return {
-        name: MayGo(
-            allowed([c], here, origin),
-            {e.name: allowed([c], e.location.place, origin) for e in config.endpoints},
-        )
-        for name, c in compile_classes(config).items()
+        name: MayGo(not wall.gateway, {place: not by for place, by in wall.endpoints.items()})
+        for name, wall in walls.items()
     }
 
 
@@ -38,8 +35,10 @@ def warnings_of(config: Config) -> list[Finding]:
     return [*_shut_out(config), *_unused_variants(config), *_idle_policies(config)]
 
 
-def _origin(config: Config) -> Origin:
-    return Origin(config.gateway.location.site, config.gateway.location.device)
+def _wall(config: Config, name: str) -> Wall:
+    """What a class says to data that comes from the gateway's own site and device."""
+    tables = compiled(config)
+    return tables.wall((name,), origin_of(tables.gateway, Options()))
 
 
 def _class_of(config: Config, index: int) -> tuple[str, Loc]:
@@ -51,10 +50,8 @@ def _class_of(config: Config, index: int) -> tuple[str, Loc]:
 
 
 def _shut_out(config: Config) -> Iterator[Finding]:
-    here = config.gateway.location.place
-    origin = _origin(config)
-    closed = {name for name, c in compile_classes(config).items() if not allowed([c], here, origin)}
-    own = f"the gateway's own place ({_words(here)})"
+    closed = {name for name in config.privacy.classes if _wall(config, name).gateway}
+    own = f"the gateway's own place ({config.gateway.location.place})"
     for name in config.privacy.classes:
         if name in closed:
             loc: Loc = ("privacy", "classes", name)
@@ -68,22 +65,18 @@ def _shut_out(config: Config) -> Iterator[Finding]:
 
 
 def _unused_variants(config: Config) -> Iterator[Finding]:
-    classes = compile_classes(config)
-    origin = _origin(config)
-    places = {e.name: e.location.place for e in config.endpoints}
-    here = config.gateway.location.place
+    places = compiled(config).places
     for index, model in enumerate(config.models):
         name, _ = _class_of(config, index)
-        applies: Sequence[PrivacyClass] = [classes[name]]
-        if not allowed(applies, here, origin):
+        wall = _wall(config, name)
+        if wall.gateway:
             continue
         for number, variant in enumerate(model.variants):
-            place = places[variant.endpoint]
-            if not allowed(applies, place, origin):
+            if wall.endpoints[variant.endpoint]:
                 yield Finding(
                     ("models", index, "variants", number, "endpoint"),
                     f"'{variant.endpoint}' will never answer '{model.name}': "
-                    f"class '{name}' forbids its place ({_words(place)})",
+                    f"class '{name}' forbids its place ({places[variant.endpoint]})",
                 )
 
 
@@ -98,13 +91,3 @@ def _idle_policies(config: Config) -> Iterator[Finding]:
                     ("policies", index, "match", key),
                     f"policy '{policy.name}' never applies: no {noun} has a name that {key} matches",
                 )
-
-
-def _words(place: Place) -> str:
-    parts = [f"tier {place.tier}"]
-    parts += [
-        f"{part} {value}"
-        for part, value in (("region", place.region), ("site", place.site), ("device", place.device))
-        if value is not None
-    ]
-    return ", ".join(parts)

@@ -112,16 +112,13 @@ def _wanted(model: ModelConfig, endpoints: str | None) -> list[VariantConfig]:
 def _may_see(config: Config, model: ModelConfig, wanted: Sequence[VariantConfig]) -> None:
     """End the command unless the model's class lets its data go to all of these places."""
     from gateway.core.request import Options
-    from gateway.policy.privacy import allowed, compile_classes, origin_of
+    from gateway.decide.tables import compiled
+    from gateway.policy.privacy import origin_of
 
     name = model.privacy or config.privacy.default
-    origin = origin_of(config.gateway.location.place, Options())
-    places = {endpoint.name: endpoint.location.place for endpoint in config.endpoints}
-    closed = [
-        variant.endpoint
-        for variant in wanted
-        if not allowed([compile_classes(config)[name]], places[variant.endpoint], origin)
-    ]
+    tables = compiled(config)
+    wall = tables.wall((name,), origin_of(tables.gateway, Options()))
+    closed = [variant.endpoint for variant in wanted if wall.endpoints[variant.endpoint]]
     if closed:
         fail(
             f"--input: class {name} of {model.name} forbids {', '.join(closed)}; "

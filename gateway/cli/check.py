@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from gateway.core.config import Config
     from gateway.core.config.problems import Problem
 
-BACKENDS = "gateway.backends"
-
 
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="the configuration file")],
@@ -25,7 +23,7 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="print the outcome as JSON")] = False,
 ) -> None:
     """Validate a configuration file; errors as FILE:line:col: message, exit 2."""
-    from gateway.cli.common import fail, tell_warnings
+    from gateway.cli.common import BACKENDS, fail, tell_warnings
 
     if live:
         fail("check --live is not served by this version: leave it out", 2)

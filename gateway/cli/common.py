@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from gateway.core.config.problems import Problem
 
 
+BACKENDS = "gateway.backends"
+"""The package that holds the endpoint kinds."""
+
+
 def fail(message: str, code: int) -> NoReturn:
     """One line on stderr, then exit: 1 for what failed, 2 for bad input."""
     print(f"tidegate: {message}", file=sys.stderr)
@@ -26,7 +30,7 @@ def load(file: Path, *, warn: bool = False) -> tuple[Config, str]:
     from gateway.core.config.load import ConfigError, kinds_in, read, revision_of
 
     try:
-        loaded = read(file, kinds_in("gateway.backends"), os.environ)
+        loaded = read(file, kinds_in(BACKENDS), os.environ)
     except ConfigError as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None

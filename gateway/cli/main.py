@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+import gateway
 from gateway.cli.bench import bench
 from gateway.cli.check import check
 from gateway.cli.demo import demo
@@ -31,9 +32,7 @@ app.command("route")(route)
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
-
-        print(f"tidegate {version('tidegate')}")
+        print(f"tidegate {gateway.__version__}")
         raise typer.Exit
 
 

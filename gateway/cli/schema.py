@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from gateway.cli.check import BACKENDS
+from gateway.cli.common import BACKENDS
 from gateway.core.config.load import kinds_in
 from gateway.core.config.schema import schema
 

@@ -24,6 +24,11 @@ class Place:
     site: str | None = None
     device: str | None = None
 
+    def __str__(self) -> str:
+        """As messages name it: tier cloud, region eu-west-1."""
+        parts = (("tier", self.tier), ("region", self.region), ("site", self.site), ("device", self.device))
+        return ", ".join(f"{part} {value}" for part, value in parts if value is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:

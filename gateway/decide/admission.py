@@ -26,7 +26,6 @@ longer."""
 _VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
 _LAST_VERSION = 2**63 - 1
 
-
 LISTED = 6
 """How many places a message names before it only counts them."""
 
@@ -125,7 +124,7 @@ def _own_place(
     return Refusal(
         Reason.PRIVACY,
         f"Privacy {quoted(wall.gateway)} {'does' if len(wall.gateway) == 1 else 'do'} not allow this"
-        f" gateway's place ({_describe(tables.gateway)}), so the request is not taken; it may be served"
+        f" gateway's place ({tables.gateway}), so the request is not taken; it may be served"
         f" by {may}{ends}",
     )
 
@@ -161,13 +160,3 @@ def _hosts(tables: Compiled, options: Options, classes: tuple[PrivacyClass, ...]
                 yield f"a {tier.value} gateway in {where}"
                 if region == _UNNAMED:
                     break
-
-
-def _describe(place: Place) -> str:
-    parts = [f"tier {place.tier.value}"]
-    parts += [
-        f"{key} {value}"
-        for key, value in (("region", place.region), ("site", place.site), ("device", place.device))
-        if value is not None
-    ]
-    return ", ".join(parts)

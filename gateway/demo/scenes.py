@@ -47,7 +47,6 @@ class Row:
 
 Tick = Callable[[int], None]
 """Told how many more calls are done."""
-SCENES = 6
 CALLS_IN_ALL = WARM_UP + 4 * CALLS + 2 + TRAFFIC
 
 

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -42,17 +42,15 @@ Step = Callable[[str], None]
 
 @dataclass(slots=True)
 class Stage:
-    """What is running. `pixels` are held-out digits, FP32 [N, 64], and `labels` what they show."""
+    """What is running. `pixels` are held-out digits, FP32 [N, 64]."""
 
     servers: dict[str, TritonServer]
     model: DigitsModel
     pixels: np.ndarray
-    labels: np.ndarray
     profiles: tuple[Profile, ...]
     http: str = ""
     grpc: str = ""
     metrics: str = ""
-    pids: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
 
 
 @contextlib.contextmanager
@@ -60,7 +58,7 @@ def staged(work: Path, step: Step) -> Iterator[Stage]:
     """Train, start both Tritons, measure them directly, start the gateway; stop it all on leaving."""
     step("training the digits model")
     model = train()
-    pixels, labels = sample(200)
+    pixels, _ = sample(200)
     with contextlib.ExitStack() as stack:
         step("starting two Triton servers")
         servers = {
@@ -74,7 +72,7 @@ def staged(work: Path, step: Step) -> Iterator[Stage]:
                 started.result()
         profiles = asyncio.run(_measure_all(servers, pixels, step))
         ProfileStore(work).save(profiles)
-        stage = Stage(servers, model, pixels, labels, profiles)
+        stage = Stage(servers, model, pixels, profiles)
         step("starting the gateway on Ray Serve")
         stack.enter_context(_gateway(work, stage))
         yield stage
@@ -143,7 +141,6 @@ def _gateway(work: Path, stage: Stage) -> Iterator[None]:
             raise RuntimeError(f"the gateway did not start: {(work / 'gateway.log').read_text()[-2000:]}")
         serving = json.loads(line)
         stage.http, stage.grpc, stage.metrics = serving["http"], serving["grpc"], serving["metrics"]
-        stage.pids = serving["pids"]
         wait_endpoints(stage, set(stage.servers))
         yield
     finally:

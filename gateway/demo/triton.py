@@ -138,11 +138,6 @@ class TritonServer:
     def metrics_port(self) -> int:
         return self._known_ports().metrics
 
-    @property
-    def grpc_url(self) -> str:
-        """As an endpoint's `url` wants it."""
-        return f"grpc://{HOST}:{self.grpc_port}"
-
     def __enter__(self) -> Self:
         return self.start()
 

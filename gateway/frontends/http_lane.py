@@ -26,8 +26,8 @@ class HttpLane:
     """Listens on exactly `host:port` (port 0: a free one) and answers through `handlers`;
     `operator_app` gets what is under /api/v1 and /console.
 
-    `body_timeout_s` bounds how long a body may pause and a request's head may take. With
-    `reuse_port` several processes may share the port. Everything must be called on one loop.
+    `body_timeout_s` bounds how long a body may pause and a request's head may take. Everything must
+    be called on one loop.
     """
 
     def __init__(
@@ -39,11 +39,9 @@ class HttpLane:
         *,
         max_body_bytes: int,
         body_timeout_s: float = 30.0,
-        reuse_port: bool = False,
     ) -> None:
         self._host = host
         self._port = port
-        self._reuse_port = reuse_port
         self._body_timeout_s = body_timeout_s
         self._app = HttpApp(
             handlers, operator_app, max_body_bytes=max_body_bytes, body_timeout_s=body_timeout_s
@@ -123,8 +121,6 @@ class HttpLane:
             listener = socket.socket(family, kind, protocol)
             try:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if self._reuse_port:
-                    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
                 listener.bind(address)
             except OSError:
                 listener.close()

@@ -70,8 +70,8 @@ async def measure(
     """Measure the variant `key` at a started endpoint.
 
     `make_body(i)` is the i-th serialized ModelInferRequest, with the model named as the endpoint
-    names it. `identity` is the endpoint's configured identity, `wall` dates the profile. Raises MeasureError when the place does not answer one
-    request at a time.
+    names it. `identity` is the endpoint's configured identity, `wall` dates the profile. Raises
+    MeasureError when the place does not answer one request at a time.
     """
     job = _Job(endpoint, key, make_body, effort, progress or (lambda share: None))
     latencies = await job.latency()

@@ -42,8 +42,9 @@ class _Flow:
     attempts: list[Attempt] = field(default_factory=list[Attempt])
 
     def headers(self) -> list[tuple[str, str]]:
-        """The answer headers, as far as there is something to say: no cost where one is not known. The endpoint is the last that was
-        tried: the one that answered, or whose failure the caller gets."""
+        """The answer headers, as far as there is something to say: no cost where one is not known.
+        The endpoint is the last that was tried: the one that answered, or whose failure the caller
+        gets."""
         found: list[tuple[str, str]] = []
         if self.decision is not None:
             if self.attempts:

@@ -36,11 +36,10 @@ _OUTCOMES = {
     Reason.CANCELLED: Outcome.CANCELLED,
 }
 
-
 _HALTED = {
-    Halt.DEADLINE: Refusal(Reason.DEADLINE, "the deadline passed before the request could be sent"),
-    Halt.PRIVACY: Refusal(Reason.PRIVACY, "no chosen place is allowed any more"),
-    Halt.NO_PLACE: Refusal(Reason.UNAVAILABLE, "the chosen places went down before the request was sent"),
+    Halt.DEADLINE: (Reason.DEADLINE, "the deadline passed before the request could be sent"),
+    Halt.PRIVACY: (Reason.PRIVACY, "no chosen place is allowed any more"),
+    Halt.NO_PLACE: (Reason.UNAVAILABLE, "the chosen places went down before the request was sent"),
 }
 """What ends a request before its first attempt."""
 
@@ -91,7 +90,7 @@ class Dispatcher:
             while True:
                 found = attempts.next(self._state.snapshot, course.deadline - self._clock(), failure)
                 if isinstance(found, Halt):
-                    raise failure or _HALTED[found]
+                    raise failure or Refusal(*_HALTED[found])
                 try:
                     return await self._attempt(course, found)
                 except AttemptError as error:

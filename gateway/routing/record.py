@@ -13,7 +13,8 @@ from gateway.core.decision import Attempt, Candidate, Decision
 
 
 def to_record(decision: Decision, attempts: Sequence[Attempt] = ()) -> dict[str, Any]:
-    """JSON-ready. `time` is ISO-8601 in UTC with milliseconds; `privacy` are the decision's `classes`; `refused` {reason, message} is there only where the request was refused."""
+    """JSON-ready. `time` is ISO-8601 in UTC with milliseconds; `privacy` are the decision's `classes`;
+    `refused` {reason, message} is there only where the request was refused."""
     record: dict[str, Any] = {
         "id": decision.id,
         "time": _iso(decision.wall_time),

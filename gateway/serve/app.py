@@ -35,7 +35,8 @@ class StopError(RuntimeError):
 
 @contextlib.contextmanager
 def running(settings: ReplicaSettings, source: str) -> Iterator[dict[str, Any]]:
-    """Run the gateway; yields what it serves: `{"http": "IP:PORT", "grpc": ..., "metrics": ..., "pids": {...}, "endpoints": {NAME: what is wrong, or ""}}`.
+    """Run the gateway; yields what it serves: `{"http": "IP:PORT", "grpc": ..., "metrics": ...,
+    "pids": {...}, "endpoints": {NAME: what is wrong, or ""}}`.
 
     Joins the cluster that RAY_ADDRESS names, else starts one of its own. On leaving, requests in
     flight are finished (at most `settings.drain_s`); then the own Ray is stopped as a whole, or the
@@ -110,9 +111,8 @@ def _resolved(listen: Listen) -> Listen:
 def _refuse_taken(listen: Listen) -> None:
     """Find out about an address that cannot be had before Ray has started, not after."""
     for name, address in zip(("HTTP", "gRPC", "metrics"), _fields(listen), strict=True):
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         try:
-            socket.create_server(address, family=family).close()
+            socket.create_server(address, family=address.family).close()
         except OSError as error:
             raise StartError(
                 f"{name}: cannot listen on {address}: {os.strerror(error.errno or 0)}"
@@ -124,6 +124,5 @@ def _fields(listen: Listen) -> tuple[Address, Address, Address]:
 
 
 def _free(address: Address) -> Address:
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    with socket.create_server((address.host, 0), family=family) as probe:
+    with socket.create_server((address.host, 0), family=address.family) as probe:
         return Address(address.host, probe.getsockname()[1])

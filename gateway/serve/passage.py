@@ -17,7 +17,7 @@ OperatorCall = Callable[[str, str, bytes], Awaitable[tuple[int, list[tuple[str, 
 
 
 class OperatorPassage:
-    """ASGI application that hands `/api/v1` to control. The HTTP listener bounds the body.
+    """ASGI application that hands `/api/v1` to control. The listener bounds the bodies.
 
     Without operators in the configuration everyone on loopback is one, and nobody else: neither
     whom a proxy on this machine speaks for, nor a page that a browser on this machine was led to

@@ -26,8 +26,7 @@ class ScrapeListener:
     async def start(self) -> None:
         """Raises OSError when the address cannot be listened on."""
         try:
-            family = socket.AF_INET6 if ":" in self._address.host else socket.AF_INET
-            listener = socket.create_server(self._address, family=family)
+            listener = socket.create_server(self._address, family=self._address.family)
         except OSError as error:
             raise OSError(f"metrics: cannot listen on {self._address}: {error.strerror}") from None
         await self._server.startup(sockets=[listener])

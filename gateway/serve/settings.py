@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +29,10 @@ class Address(NamedTuple):
         except ValueError:
             raise ValueError(f"{text!r} is not an address: give IP:PORT, such as 127.0.0.1:8080") from None
         return cls("127.0.0.1" if host == "localhost" else host, int(port))
+
+    @property
+    def family(self) -> socket.AddressFamily:
+        return socket.AF_INET6 if ":" in self.host else socket.AF_INET
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

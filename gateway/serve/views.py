@@ -9,10 +9,10 @@ from typing import Any
 
 from gateway.core.config import Config, EndpointConfig
 from gateway.core.decision import Snapshot, VariantKey
-from gateway.core.errors import AttemptError
 from gateway.core.ports import Endpoint
 from gateway.routing.predict import key_of
 from oip.codec import statistics_to_json
+from oip.errors import OipError
 
 STATISTICS_TIMEOUT_S = 1.0
 
@@ -88,11 +88,11 @@ def _variant(snapshot: Snapshot, key: VariantKey, now: float) -> dict[str, Any]:
 
 
 async def _counted(endpoint: Endpoint, key: VariantKey, up: bool) -> Any:
-    """The endpoint's own statistics of a model; None where it is down or does not say."""
+    """The endpoint's own statistics of a model; None where it is down or says nothing that can be read."""
     if not up:
         return None
     try:
         answer = await endpoint.statistics(key.model, key.version, STATISTICS_TIMEOUT_S)
-    except AttemptError:
+        return json.loads(statistics_to_json(answer))["model_stats"]
+    except OipError:
         return None
-    return json.loads(statistics_to_json(answer))["model_stats"]

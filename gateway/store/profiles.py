@@ -31,8 +31,8 @@ class Profile:
     `model` and `version` are the endpoint's own names ("" when it chooses the version).
     `measured_at` is in seconds since the epoch. The latencies are those of one request at a time,
     over `samples` requests. `capacity_rps` is the throughput at saturation. `payload_bytes` and
-    `response_bytes` are the mean sizes of one serialized request and answer. `identity` is the endpoint's: figures of
-    another server that once had its name are not its own.
+    `response_bytes` are the mean sizes of one serialized request and answer. `identity` is the
+    endpoint's: figures of another server that once had its name are not its own.
     """
 
     endpoint: str

@@ -38,7 +38,8 @@ class AttemptEnded:
 
 @dataclass(frozen=True, slots=True)
 class RequestEnded:
-    """A request ended, answered (`reason` None) or not. `trace_id` (32 hex digits) only if its trace is kept."""
+    """A request ended, answered (`reason` None) or not. `trace_id` (32 hex digits) only if its trace
+    is kept."""
 
     received: float
     ended: float

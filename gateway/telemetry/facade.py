@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from importlib.metadata import PackageNotFoundError, version
 
+import gateway
 from gateway.core.call import Binding
 from gateway.core.config import Telemetry as TelemetryConfig
 from gateway.core.decision import Candidate, Decision, Outcome, Verdict
@@ -28,13 +28,13 @@ class Telemetry:
     all the same. Raises ValueError for an `otlp_endpoint` that is no http(s) base URL.
     """
 
-    def __init__(self, config: TelemetryConfig, gateway: str) -> None:
+    def __init__(self, config: TelemetryConfig, gateway_name: str) -> None:
         self.metrics = Metrics()
         self._exporters: tuple[SpanExporter, MetricExporter] | None = None
         if config.otlp_endpoint is None:
             self.tracing = Tracing(None, config.sample_ratio)
             return
-        who = resource(gateway, _version())
+        who = resource(gateway_name, gateway.__version__)
         dropped = self.metrics.telemetry_dropped
         spans = SpanExporter(
             Poster(config.otlp_endpoint, TRACES_PATH, names.SIGNAL_SPANS),
@@ -211,10 +211,3 @@ def _decision_attributes(decision: Decision) -> Attributes:
     if decision.refused is not None:
         attributes[names.ATTR_CODE] = decision.refused.value
     return attributes
-
-
-def _version() -> str:
-    try:
-        return version("tidegate")
-    except PackageNotFoundError:
-        return "unknown"

@@ -72,10 +72,6 @@ class _Children(Generic[C]):
         child = self._children[admitted] = self._metric.labels(*admitted)
         return child
 
-    def remove(self, *values: str) -> None:
-        if self._children.pop(values, None) is not None:
-            self._metric.remove(*values)
-
 
 class Metrics:
     """All of the gateway's metrics. Every method is thread-safe and does no I/O."""

@@ -33,11 +33,13 @@ class FakeControl:
         return None
 
 
-async def call(method: str, path: str, content: str | None = None) -> httpx.Response:
+async def call(
+    method: str, path: str, content: str | None = None, *, prefix: str = "/api/v1"
+) -> httpx.Response:
     transport = httpx.ASGITransport(operator_app(FakeControl(), "0"), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://control") as client:
         headers = {"content-type": "application/json"}
-        return await client.request(method, f"/api/v1{path}", content=content, headers=headers)
+        return await client.request(method, f"{prefix}{path}", content=content, headers=headers)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +78,11 @@ async def test_fault_inside_is_json_and_tells_nothing_of_it():
 )
 async def test_statuses_come_from_the_one_table(path: str, status: int):
     assert (await call("GET", path)).status_code == status
+
+
+async def test_the_console_is_not_served_and_says_so():
+    answer = await call("GET", "/console", prefix="")
+    assert (answer.status_code, answer.json()) == (501, {"error": "/console is not served by this version"})
 
 
 async def test_dry_run_passes_its_query_on():

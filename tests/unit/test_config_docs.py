@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.advice import warnings_of
-from gateway.cli.check import BACKENDS
+from gateway.cli.common import BACKENDS
 from gateway.core.config import Config
 from gateway.core.config.load import kinds_in, load_config, parse_config
 from gateway.core.config.models import Strict

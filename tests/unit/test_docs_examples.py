@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 from ruamel.yaml import YAML
 
-from gateway.cli.check import BACKENDS
+from gateway.cli.common import BACKENDS
 from gateway.cli.demo import curl_lines
 from gateway.cli.main import app
 from gateway.core.config import Config

@@ -7,11 +7,13 @@ import asyncio
 import pytest
 from tritonclient.grpc import service_pb2
 
-from gateway.core.call import Reply
+from gateway.core.call import Binding, Reply
 from gateway.core.config import EndpointConfig
 from gateway.core.errors import Refusal, TidegateError
-from gateway.core.request import Options
+from gateway.core.request import Options, Request
+from gateway.pipeline.dispatch import Course, Dispatcher
 from oip.reasons import Reason
+from oip.scan import scan_request
 from tests.support.fakes import (
     CODEC,
     BytesBody,
@@ -199,6 +201,25 @@ async def test_attempt_cut_off_by_the_deadline_is_recorded_and_paid_as_such():
     (attempt,) = record["attempts"]
     assert attempt["outcome"] == "deadline"
     assert attempt["cost"] == len(request())
+
+
+async def test_requests_that_are_too_late_to_be_sent_share_no_error():
+    """One that is raised again and again would keep the frames, and with them the bodies, of them all."""
+    b = await bench()
+    dispatcher = Dispatcher(b.state, b.endpoints, b.looked.append, lambda: 1.0)
+    message = request()
+    asked = Request("digits", "", Options(), len(message), None, "t-1", 0.0)
+    decision = b.director.dry_run("digits", "", Options(), len(message))
+    telemetry = b.telemetry.request(0.0, Options(), Binding.GRPC)
+    course = Course(asked, decision, message, scan_request(message), 0.5, telemetry, [])
+    errors = []
+    for _ in range(2):
+        with pytest.raises(Refusal) as caught:
+            await dispatcher.run(course)
+        errors.append(caught.value)
+    assert [error.reason for error in errors] == [Reason.DEADLINE] * 2
+    assert errors[0] is not errors[1]
+    assert course.attempts == []
 
 
 async def test_caller_that_leaves_at_its_deadline_counts_as_that():

@@ -41,11 +41,6 @@ NOT_SERVED: Mapping[str, tuple[object, ...]] = {
 _SERVED_MODELS_HOLD = frozenset({"gateway.replicas.min", "gateway.replicas.max"})
 
 
-def neutral_values(name: str) -> tuple[object, ...] | None:
-    """The values of a key that pass; None for a key that is not in the table."""
-    return NOT_SERVED.get(name)
-
-
 def strip(data: dict[str, object]) -> tuple[dict[str, object], list[Finding]]:
     """A copy of the plain tree without the keys of the table, and a finding for each that asks for
     something. A key that the models declare stays, so that its type is checked too."""
@@ -60,7 +55,7 @@ def strip(data: dict[str, object]) -> tuple[dict[str, object], list[Finding]]:
         kept: dict[str, object] = {}
         for key, item in cast("dict[str, object]", value).items():
             dotted = f"{name}.{key}" if name else key
-            neutral = neutral_values(dotted)
+            neutral = NOT_SERVED.get(dotted)
             if neutral is None:
                 kept[key] = walk(item, (*loc, key), dotted)
                 continue
