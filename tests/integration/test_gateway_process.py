@@ -259,10 +259,11 @@ def test_taken_address_is_one_line_and_ends_with_one(tmp_path: Path):
 
 
 def test_gateway_is_live_but_not_ready_before_its_endpoint_is(triton: TritonServer, tmp_path: Path):
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    late = TritonServer(REPOSITORY, load=["slow_identity"], grpc_port=port)
-    with running_gateway(CONFIG.format(port=port), tmp_path) as gateway:
+    # A server keeps its port, which is one that no outgoing connection can take while it is away.
+    late = TritonServer(REPOSITORY, load=["slow_identity"])
+    late.start()
+    late.stop()
+    with running_gateway(CONFIG.format(port=late.grpc_port), tmp_path) as gateway:
         assert httpx.get(f"http://{gateway.http}/v2/health/live").status_code == 200
         assert httpx.get(f"http://{gateway.http}/v2/health/ready").status_code != 200
         answer = httpx.post(
