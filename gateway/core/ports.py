@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol
 
 from gateway.core.call import Call, Reply
 from gateway.core.config import EndpointConfig
+from gateway.core.request import Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +102,18 @@ class Service(Protocol):
         """Whether new work is taken and some model can be answered."""
         ...
 
-    async def model_ready(self, model: str, version: str) -> bool:
+    def admit(self, options: Options) -> None:
+        """Raises Refusal when options alone forbid a question about a model, which nobody has read."""
+        ...
+
+    async def model_ready(self, model: str, version: str, options: Options) -> bool:
         """Raises Refusal for an unknown model or version, and for a version that is no number."""
         ...
 
-    async def model_metadata(self, model: str, version: str) -> bytes:
+    async def model_metadata(self, model: str, version: str, options: Options) -> bytes:
         """A serialized ModelMetadataResponse under the gateway's own model name. Raises TidegateError."""
         ...
 
-    async def model_config(self, model: str, version: str) -> bytes:
+    async def model_config(self, model: str, version: str, options: Options) -> bytes:
         """A serialized ModelConfigResponse under the gateway's own model name. Raises TidegateError."""
         ...

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from gateway.core.call import Binding, Call, Reply
 from gateway.core.errors import Refusal, TidegateError
 from gateway.core.ports import Service
+from gateway.core.request import Options
 from gateway.frontends.codecs import BindingCodec
 from gateway.pipeline.options import parse_options
 from gateway.resilience.deadline import request_deadline
@@ -84,9 +85,9 @@ class Handlers:
         return codec.ready(self.service.ready())
 
     async def _model_ready(self, call: Call, codec: BindingCodec) -> Reply:
-        model, version = await codec.model(call)
+        model, version, options = await self._question(call, codec)
         try:
-            return codec.model_ready(await self.service.model_ready(model, version))
+            return codec.model_ready(await self.service.model_ready(model, version, options))
         except Refusal as refusal:
             if refusal.reason not in (Reason.UNKNOWN_MODEL, Reason.UNKNOWN_VERSION):
                 raise
@@ -96,12 +97,17 @@ class Handlers:
         return codec.server_metadata(server_metadata(self._name, self._version, EXTENSIONS))
 
     async def _model_metadata(self, call: Call, codec: BindingCodec) -> Reply:
-        model, version = await codec.model(call)
-        return codec.model_metadata(await self.service.model_metadata(model, version))
+        return codec.model_metadata(await self.service.model_metadata(*await self._question(call, codec)))
 
     async def _model_config(self, call: Call, codec: BindingCodec) -> Reply:
-        model, version = await codec.model(call)
-        return codec.model_config(await self.service.model_config(model, version))
+        return codec.model_config(await self.service.model_config(*await self._question(call, codec)))
+
+    async def _question(self, call: Call, codec: BindingCodec) -> tuple[str, str, Options]:
+        """What a call asks about: model, version and under which options. These are heeded before the
+        message that names the model is read."""
+        options = parse_options(call.metadata)
+        self.service.admit(options)
+        return *await codec.model(call), options
 
     async def _model_infer(self, call: Call, codec: BindingCodec) -> Reply:
         return await self.service.infer(call, codec.infer(call))

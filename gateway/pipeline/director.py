@@ -175,14 +175,19 @@ class Director:
     def ready(self) -> bool:
         return not self._draining and self._questions.any_ready()
 
-    async def model_ready(self, model: str, version: str) -> bool:
-        return await self._questions.model_ready(model, version) and not self._draining
+    def admit(self, options: Options) -> None:
+        refusal = gateway_refusal(self._config, options, None)
+        if refusal is not None:
+            raise refusal
 
-    async def model_metadata(self, model: str, version: str) -> bytes:
-        return await self._questions.model_metadata(model, version)
+    async def model_ready(self, model: str, version: str, options: Options) -> bool:
+        return await self._questions.model_ready(model, version, options) and not self._draining
 
-    async def model_config(self, model: str, version: str) -> bytes:
-        return await self._questions.model_config(model, version)
+    async def model_metadata(self, model: str, version: str, options: Options) -> bytes:
+        return await self._questions.model_metadata(model, version, options)
+
+    async def model_config(self, model: str, version: str, options: Options) -> bytes:
+        return await self._questions.model_config(model, version, options)
 
     async def drain(self, grace_s: float) -> None:
         """Take no new requests and wait, at most `grace_s`, for those that run."""

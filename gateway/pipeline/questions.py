@@ -1,5 +1,5 @@
 """Questions about models: readiness, metadata, configuration. They carry no tensors, but a model's
-name and the caller's version, so the model's own class says which places may be asked."""
+name and the caller's version, so the classes that apply say which places may be asked."""
 
 from __future__ import annotations
 
@@ -27,17 +27,16 @@ class Questions:
 
     def __init__(self, config: Config, state: ReplicaState, endpoints: Mapping[str, Endpoint]) -> None:
         self._tables = compiled(config)
-        self._origin = origin_of(self._tables.gateway, Options())
         self._state = state
         self._endpoints = endpoints
 
     def any_ready(self) -> bool:
         """Whether some model can be answered somewhere."""
-        return any(self._serving(model, "") for model in self._tables.models.values())
+        return any(self._serving(model, "", Options()) for model in self._tables.models.values())
 
-    async def model_ready(self, name: str, version: str) -> bool:
+    async def model_ready(self, name: str, version: str, options: Options) -> bool:
         """Raises Refusal for an unknown model or a version that no variant can have."""
-        for target in self._serving(self._model(name, version), version):
+        for target in self._serving(self._model(name, version), version, options):
             if not version or target.key.version:
                 return True
             # The variant leaves the version to the endpoint, so only that knows.
@@ -48,14 +47,18 @@ class Questions:
                 return True
         return False
 
-    async def model_metadata(self, name: str, version: str) -> bytes:
+    async def model_metadata(self, name: str, version: str, options: Options) -> bytes:
         """A serialized ModelMetadataResponse under the gateway's own model name. Raises TidegateError."""
-        answer = await self._ask(name, version, lambda e, k: e.model_metadata(k.model, k.version, TIMEOUT_S))
+        answer = await self._ask(
+            name, version, options, lambda e, k: e.model_metadata(k.model, k.version, TIMEOUT_S)
+        )
         return rename_metadata(answer, name)
 
-    async def model_config(self, name: str, version: str) -> bytes:
+    async def model_config(self, name: str, version: str, options: Options) -> bytes:
         """A serialized ModelConfigResponse under the gateway's own model name. Raises TidegateError."""
-        answer = await self._ask(name, version, lambda e, k: e.model_config(k.model, k.version, TIMEOUT_S))
+        answer = await self._ask(
+            name, version, options, lambda e, k: e.model_config(k.model, k.version, TIMEOUT_S)
+        )
         return rename_config(answer, name)
 
     def _model(self, name: str, version: str) -> Model:
@@ -68,9 +71,9 @@ class Questions:
             raise unknown_model(name, version)
         return model
 
-    def _serving(self, model: Model, version: str) -> list[Target]:
+    def _serving(self, model: Model, version: str, options: Options) -> list[Target]:
         """The variants that may be asked and can answer now."""
-        wall = self._tables.wall((model.privacy,), self._origin)
+        wall = self._tables.wall(model.classes(options), origin_of(self._tables.gateway, options))
         if wall.gateway:
             return []
         snapshot = self._state.snapshot
@@ -84,10 +87,14 @@ class Questions:
         ]
 
     async def _ask(
-        self, name: str, version: str, question: Callable[[Endpoint, VariantKey], Awaitable[bytes]]
+        self,
+        name: str,
+        version: str,
+        options: Options,
+        question: Callable[[Endpoint, VariantKey], Awaitable[bytes]],
     ) -> bytes:
         failure: AttemptError | None = None
-        for target in self._serving(self._model(name, version), version):
+        for target in self._serving(self._model(name, version), version, options):
             key = target.key if target.key.version else target.key._replace(version=version)
             try:
                 return await question(self._endpoints[key.endpoint], key)

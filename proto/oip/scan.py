@@ -13,9 +13,10 @@ quietly let a later field win, the message is refused instead:
   a map's entry (some parsers then keep the key, some do not);
 - more raw_input_contents than inputs (the surplus would travel on unseen by any check);
 - tags of more than 32 bits or five bytes (some parsers drop the high bits, which turns such a tag
-  into another field's), lengths of more than 31 bits or five bytes, field number 0, groups.
+  into another field's), tags longer than they need to be (some parsers know no field by them),
+  lengths of more than 31 bits or five bytes, field number 0, groups.
 
-Tags and lengths that are merely longer than they need to be are understood as protobuf does.
+Lengths that are merely longer than they need to be are understood as protobuf does.
 """
 
 from __future__ import annotations
@@ -269,6 +270,8 @@ def _fields(body: bytes, at: int, end: int, budget: list[int]) -> Iterator[tuple
         at += 1
         if tag > 0x7F:
             tag, at = _long_varint(body, start, end, 0xFFFFFFFF, "a tag")
+            if not body[at - 1]:
+                raise _Broken("a tag is longer than it needs to be")
         wire = tag & 7
         number = tag >> 3
         if not number:

@@ -15,6 +15,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 from gateway.core.call import Call, Reply
 from gateway.core.errors import AttemptError, Refusal, TidegateError
 from gateway.core.ports import InferCodec
+from gateway.core.request import Options
 from gateway.frontends.codec_pool import CodecPool
 from gateway.frontends.codecs import binding_codecs
 from gateway.frontends.handlers import Handlers
@@ -58,11 +59,15 @@ class FakeService:
     def ready(self) -> bool:
         return self.is_ready
 
-    async def model_ready(self, model: str, version: str) -> bool:
+    def admit(self, options: Options) -> None:
+        if options.privacy == "elsewhere":
+            raise Refusal(Reason.PRIVACY, "not here")
+
+    async def model_ready(self, model: str, version: str, options: Options) -> bool:
         self._known(model, version)
         return model != "gone"
 
-    async def model_metadata(self, model: str, version: str) -> bytes:
+    async def model_metadata(self, model: str, version: str, options: Options) -> bytes:
         self._known(model, version)
         if model == "slow":
             await self._wait()
@@ -73,7 +78,7 @@ class FakeService:
             response.outputs.add(name=name, datatype="INT32", shape=[-1, 4])
         return response.SerializeToString()
 
-    async def model_config(self, model: str, version: str) -> bytes:
+    async def model_config(self, model: str, version: str, options: Options) -> bytes:
         self._known(model, version)
         config = model_config_pb2.ModelConfig(name=model, max_batch_size=8, backend="python")
         return pb.ModelConfigResponse(config=config).SerializeToString()

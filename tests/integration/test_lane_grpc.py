@@ -97,6 +97,14 @@ async def test_an_unmodified_client_infers_and_asks(served: Served):
     assert served.service.asked[-2:] == [("add_sub", "1"), ("add_sub", "")]
 
 
+@pytest.mark.parametrize("method", ["ModelReady", "ModelMetadata", "ModelConfig"])
+async def test_question_that_its_options_forbid_is_refused_before_it_is_read(served: Served, method: str):
+    ask = served.channel.stream_unary(f"/inference.GRPCInferenceService/{method}")
+    call = ask(metadata=[("tidegate-privacy", "elsewhere")], timeout=10)  # the message is never sent
+    assert (await failure(call)).code() is grpc.StatusCode.PERMISSION_DENIED
+    assert not served.service.asked
+
+
 async def test_request_bytes_arrive_as_they_were_sent_with_their_metadata(served: Served):
     message = infer_request() + b"\x9a\x06\x03abc"  # a field that no stub knows
     call = served.infer(message, metadata=[("x-a", "1"), ("x-a", "2"), ("k-bin", b"\x00\xff")], timeout=30)

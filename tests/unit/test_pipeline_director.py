@@ -362,14 +362,15 @@ async def test_costs_add_up_over_attempts():
 
 async def test_questions_about_models_go_to_a_place_that_is_ready():
     b = await bench()
-    metadata = service_pb2.ModelMetadataResponse.FromString(await b.director.model_metadata("digits", "3"))
+    answer = await b.director.model_metadata("digits", "3", Options())
+    metadata = service_pb2.ModelMetadataResponse.FromString(answer)
     assert (metadata.name, list(metadata.versions)) == ("digits", ["3"])
     for name in b.endpoints:
         b.state.gone(name)
     assert not b.director.ready()
-    assert not await b.director.model_ready("digits", "")
+    assert not await b.director.model_ready("digits", "", Options())
     with pytest.raises(Refusal) as refused:
-        await b.director.model_metadata("digits", "")
+        await b.director.model_metadata("digits", "", Options())
     assert refused.value.reason is Reason.NO_CANDIDATE
 
 

@@ -6,8 +6,11 @@ import pytest
 
 from gateway.core.errors import Refusal
 from gateway.core.ports import Health, ModelHealth
+from gateway.core.request import Options
 from oip.reasons import Reason
 from tests.support.fakes import Bench, bench, config_of
+
+NONE = Options()
 
 
 async def asked(b: Bench) -> dict[str, list[tuple[str, str]]]:
@@ -37,17 +40,17 @@ async def test_forbidden_place_is_not_asked():
     seen = await asked(b)
     b.state.gone("cloud")
     with pytest.raises(Refusal) as refused:
-        await b.director.model_metadata("digits", "")
+        await b.director.model_metadata("digits", "", NONE)
     assert refused.value.reason is Reason.NO_CANDIDATE
     assert seen == {"site": [], "cloud": [], "far": []}
     assert not b.director.ready()
-    assert not await b.director.model_ready("digits", "")
+    assert not await b.director.model_ready("digits", "", NONE)
 
 
 async def test_class_that_forbids_the_gateway_makes_nothing_ready():
     b = await bench(of_class("own"))
     assert not b.director.ready()
-    assert not await b.director.model_ready("digits", "")
+    assert not await b.director.model_ready("digits", "", NONE)
 
 
 @pytest.mark.parametrize("version", ["v1", "-1", "1.0", "01", " 1", "x" * 5000, "9" * 30, "١"])
@@ -56,7 +59,7 @@ async def test_version_that_is_no_number_is_refused_before_anyone_is_asked(versi
     seen = await asked(b)
     for question in (b.director.model_ready, b.director.model_metadata, b.director.model_config):
         with pytest.raises(Refusal) as refused:
-            await question("digits", version)
+            await question("digits", version, NONE)
         assert refused.value.reason is Reason.MALFORMED
         assert len(refused.value.message) < 400
     assert not any(seen.values())
@@ -70,6 +73,37 @@ async def test_version_that_the_endpoint_chooses_is_asked_of_the_endpoint():
 
     for endpoint in b.endpoints.values():
         endpoint.health = only_one
-    assert await b.director.model_ready("digits", "1")
-    assert not await b.director.model_ready("digits", "99")
-    assert await b.director.model_ready("digits", "3")
+    assert await b.director.model_ready("digits", "1", NONE)
+    assert not await b.director.model_ready("digits", "99", NONE)
+    assert await b.director.model_ready("digits", "3", NONE)
+
+
+async def test_callers_class_narrows_where_a_question_goes():
+    b = await bench()
+    seen = await asked(b)
+    eu = Options(privacy="eu")
+    for name in ("site", "cloud"):
+        b.state.gone(name)
+    assert await b.director.model_ready("digits", "", NONE)
+    assert not await b.director.model_ready("digits", "", eu)
+    for question in (b.director.model_metadata, b.director.model_config):
+        with pytest.raises(Refusal) as refused:
+            await question("digits", "", eu)
+        assert refused.value.reason is Reason.NO_CANDIDATE
+    assert not any(seen.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (Options(privacy="nobody"), Reason.BAD_OPTION),
+        (Options(policy="nobody"), Reason.BAD_OPTION),
+        (Options(privacy="own"), Reason.PRIVACY),
+    ],
+)
+async def test_options_alone_can_forbid_a_question(options: Options, reason: Reason):
+    b = await bench()
+    b.director.admit(NONE)
+    with pytest.raises(Refusal) as refused:
+        b.director.admit(options)
+    assert refused.value.reason is reason
