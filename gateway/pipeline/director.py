@@ -25,7 +25,7 @@ from gateway.resilience.deadline import request_deadline
 from gateway.telemetry import RequestTelemetry, Telemetry
 from oip.errors import OipError
 from oip.reasons import Reason
-from oip.scan import scan_request, scan_response, splice
+from oip.scan import scan_request
 
 BUDGET_BODIES = 16
 """How many bodies of the largest size a replica holds at once; of smaller ones accordingly more."""
@@ -147,7 +147,9 @@ class Director:
         refusal = gateway_refusal(self._config, options, call.model)
         if refusal is not None:
             if refusal.reason is Reason.PRIVACY:
+                started = time.monotonic()
                 flow.decision = self._refused_early(call, options, refusal)
+                flow.telemetry.decided(flow.decision, started, time.monotonic())
             raise refusal
         body = await codec.decode(await call.body.read(share))
         share.become(len(body))
@@ -160,7 +162,7 @@ class Director:
             raise Refusal(flow.decision.refused, flow.decision.message)
         course = Course(request, flow.decision, body, view, deadline, flow.telemetry, flow.attempts)
         response = await self._dispatcher.run(course)
-        answer, headers = await codec.encode(_named(response, view.model_name))
+        answer, headers = await codec.encode(response)
         return answer, list(headers)
 
     def dry_run(self, model: str, version: str, options: Options, payload_bytes: int) -> Decision:
@@ -240,9 +242,3 @@ class Director:
             decision_id=self._records.next_id(),
             wall_time=time.time(),
         )
-
-
-def _named(response: bytes, model: str) -> bytes:
-    """The answer under the model's name at the gateway."""
-    view = scan_response(response)
-    return response if view.model_name == model else splice(response, view, model_name=model)

@@ -17,8 +17,9 @@ from gateway.resilience.retry import Halt
 from gateway.routing.cost import attempt_cost
 from gateway.routing.predict import key_of
 from gateway.telemetry import RequestTelemetry
+from oip.errors import OipError
 from oip.reasons import Reason
-from oip.scan import RequestView, splice
+from oip.scan import RequestView, scan_response, splice
 
 Clock = Callable[[], float]
 """The monotonic clock that deadlines are instants of."""
@@ -107,7 +108,8 @@ class Dispatcher:
         cost: float | None = 0.0
         self._state.begun(key, given_s, started)
         try:
-            response = await self._endpoints[key.endpoint].infer(body, span.headers, given_s)
+            answer = await self._endpoints[key.endpoint].infer(body, span.headers, given_s)
+            response = _named(answer, course.view.model_name, key.endpoint)
             outcome = Outcome.OK
             cost = self._cost(key, len(body), len(response))
             return response
@@ -135,6 +137,22 @@ class Dispatcher:
         """What the attempt cost; None where that takes a capacity which was never measured."""
         capacity = self._state.snapshot.variants[key].capacity_rps
         return attempt_cost(self._prices[key.endpoint], capacity, sent_bytes, response_bytes)
+
+
+def _named(response: bytes, model: str, endpoint: str) -> bytes:
+    """The answer under the model's name at the gateway. Raises AttemptError for one that is none:
+    another place may do better."""
+    try:
+        view = scan_response(response)
+    except OipError as error:
+        raise AttemptError(
+            error.reason,
+            f"Endpoint {endpoint} gave an answer that cannot be read.",
+            grpc_status="INTERNAL",
+            sent=True,
+            retryable=True,
+        ) from error
+    return response if view.model_name == model else splice(response, view, model_name=model)
 
 
 def _addressed(course: Course, key: VariantKey) -> bytes:

@@ -268,6 +268,32 @@ def priced(endpoint: EndpointConfig) -> dict[str, object]:
     return {**endpoint.model_dump(), "price": {"egress_per_gb": 1.0}}
 
 
+async def test_answer_that_is_none_is_a_failure_of_its_place():
+    b = await bench()
+
+    async def garbage(message: service_pb2.ModelInferRequest, timeout_s: float) -> bytes:
+        return b"\xff\xff"
+
+    b.endpoints["site"].behaviour = garbage
+    reply = await b.director.infer(call_of(), CODEC)
+    assert headers(reply)["tidegate-endpoint"] == "cloud"
+    record = b.records.get(headers(reply)["tidegate-decision"])
+    assert record is not None
+    assert [a["outcome"] for a in record["attempts"]] == ["failed", "ok"]
+
+
+async def test_early_refusal_is_counted_under_its_class():
+    b = await bench()
+    await b.director.infer(call_of(privacy="own"), CODEC)
+    text = b.telemetry.metrics.render("")[0].decode()
+    (line,) = [
+        found
+        for found in text.splitlines()
+        if found.startswith("tidegate_requests_total{") and 'code="privacy"' in found
+    ]
+    assert 'privacy="own"' in line
+
+
 async def test_nearer_of_two_deadlines_wins():
     b = await bench()
     await b.director.infer(call_of(deadline_s=5.0, deadline_ms="60000"), CODEC)
