@@ -16,6 +16,9 @@ import typer
 from gateway.cli.common import fail, load
 
 
+MAX_DRAIN_S = 86_400
+
+
 class Lane(StrEnum):
     AUTO = "auto"
     PORTABLE = "portable"
@@ -42,6 +45,8 @@ def up(
         listen = Listen(Address.parse(http), Address.parse(grpc), Address.parse(metrics))
     except ValueError as error:
         fail(str(error), 2)
+    if not 0 <= drain_s <= MAX_DRAIN_S:
+        fail(f"--drain-s takes 0 to {MAX_DRAIN_S} seconds", 2)
     try:
         ProfileStore(state_dir).load()
     except (OSError, ValueError) as error:

@@ -66,7 +66,10 @@ class HttpApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         arrival: Arrival = scope["extensions"][ARRIVAL]
-        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        # The parser leaves a value's trailing white space, which HTTP does not count as part of it.
+        headers = [
+            (name.decode("latin-1"), value.decode("latin-1").strip(" \t")) for name, value in scope["headers"]
+        ]
         try:
             _check_framing(scope["http_version"], headers, arrival)
             if _is_operators(scope["raw_path"]):
