@@ -15,7 +15,6 @@ import typer
 
 from gateway.cli.common import fail, load
 
-
 MAX_DRAIN_S = 86_400
 
 
