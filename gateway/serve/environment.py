@@ -9,7 +9,10 @@ LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 def prepare() -> None:
-    """Call before anything imports Ray: no usage reports, and a Ray of our own stays on loopback."""
+    """Call before anything imports Ray: no usage reports, no spare workers, and a Ray of our own stays
+    on loopback."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # The workers that Ray would start in advance are never used here, and load while the first requests come.
+    os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     if "RAY_ADDRESS" not in os.environ:
         os.environ[LOOPBACK_SWITCH] = "0"
