@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 CONNECT_WAIT_S = 1.0
 """Longest that a call waits for a connection that is being made."""
+CLOSE_S = 1.0
+"""How long the end of a closed channel is waited for."""
 GUARD_S = 0.5
 """How long after gRPC's own deadline the local timer ends a call."""
 MAX_METADATA_BYTES = 2**20
@@ -148,12 +150,15 @@ class TritonEndpoint:
     async def close(self) -> None:
         """End the calls that run, with an AttemptError, and the connection."""
         channel, self._channel = self._channel, None
-        if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
         self._tell()
         if channel is not None:
             await channel.close()
+        if self._watcher is not None:
+            # Its last question ends with the channel. The answer must find this loop still running: gRPC
+            # drops what else it has to say, to other loops too, when it meets one that is closed.
+            await asyncio.wait([self._watcher], timeout=CLOSE_S)
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
 
     async def infer(self, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float) -> bytes:
         return await self._call("ModelInfer", body, metadata, timeout_s)

@@ -49,6 +49,8 @@ FLAT_STEPS = 2
 """... and this many in a row are the plateau; a single one may be the machine's own noise."""
 MAX_SLOWDOWN = 20.0
 """A median latency this many times the idle one ends the doubling."""
+REACH_S = 3.0
+"""How long a place that cannot be reached is tried before it is given up."""
 LATENCY_SHARE = 0.4
 """Of the progress told."""
 
@@ -117,6 +119,7 @@ class _Job:
         effort = self._effort
         taken: list[float] = []
         try:
+            await self._reach()
             for _ in range(effort.warmup):
                 await self._one()
             begin = time.perf_counter()
@@ -132,6 +135,18 @@ class _Job:
             ) from None
         self._progress(LATENCY_SHARE)
         return taken
+
+    async def _reach(self) -> None:
+        """One request, made again for a while if the connection is not there yet."""
+        until = time.perf_counter() + REACH_S
+        while True:
+            try:
+                await self._one()
+                return
+            except AttemptError as error:
+                if error.sent or time.perf_counter() >= until:
+                    raise
+                await asyncio.sleep(REACH_S / 30)
 
     async def saturate(self, idle_s: float) -> float:
         """The best throughput, in requests per second."""
