@@ -37,7 +37,9 @@ layers: $(STAMP)
 bench: $(STAMP) ## the performance table; writes build/bench.json
 	$(BIN)/python -m tests.bench
 
-gen: $(STAMP) ## write what is generated: the configuration's JSON Schema
+gen: $(STAMP) ## write what is generated: the edge link's stubs, the configuration's JSON Schema
+	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto --grpc_python_out=proto \
+		proto/edgewire/v1/*.proto
 	mkdir -p deploy
 	$(BIN)/python -m gateway.cli.schema > deploy/tidegate.schema.json.new
 	mv deploy/tidegate.schema.json.new deploy/tidegate.schema.json

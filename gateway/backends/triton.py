@@ -27,10 +27,10 @@ from urllib.parse import urlsplit
 from pydantic import field_validator, model_validator
 
 from gateway.backends._triton_status import failure_of
-from gateway.core.config import EndpointConfig
+from gateway.core.config import EndpointConfig, PlacedConfig
 from gateway.core.config.models import Strict
 from gateway.core.errors import AttemptError, TidegateError
-from gateway.core.ports import Health, ModelHealth
+from gateway.core.ports import Health, ModelHealth, Permit, Surroundings
 from oip.reasons import STATUS, Reason
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class TlsConfig(Strict):
         return self
 
 
-class TritonConfig(EndpointConfig):
+class TritonConfig(PlacedConfig):
     """`kind: triton`. `url` is grpc://HOST:PORT, or grpcs://HOST:PORT for TLS."""
 
     kind: Literal["triton"]  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen, so narrowing is safe
@@ -125,7 +125,7 @@ class TritonEndpoint:
     kind: ClassVar[str] = "triton"
     params: ClassVar[type[EndpointConfig]] = TritonConfig
 
-    def __init__(self, config: EndpointConfig) -> None:
+    def __init__(self, config: EndpointConfig, surroundings: Surroundings) -> None:
         assert isinstance(config, TritonConfig)
         import grpc.aio
         from google.protobuf.message import DecodeError
@@ -160,7 +160,9 @@ class TritonEndpoint:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
 
-    async def infer(self, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float) -> bytes:
+    async def infer(
+        self, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float, permit: Permit
+    ) -> bytes:
         return await self._call("ModelInfer", body, metadata, timeout_s)
 
     async def health(self, models: Sequence[tuple[str, str]], timeout_s: float) -> Health:

@@ -67,7 +67,7 @@ def bench(
         store.load()  # a file that cannot be added to is better known before the work than after
     except ProfileError as error:
         fail(str(error), 1)
-    outcomes = asyncio.run(_measure_all(config, found, wanted, request))
+    outcomes = asyncio.run(_measure_all(config, state_dir, found, wanted, request))
     try:
         store.save([o.profile for o in outcomes if o.profile is not None])
     except (ProfileError, OSError) as error:
@@ -128,7 +128,11 @@ def _may_see(config: Config, model: ModelConfig, wanted: Sequence[VariantConfig]
 
 
 async def _measure_all(
-    config: Config, model: ModelConfig, wanted: Sequence[VariantConfig], request: bytes | None
+    config: Config,
+    state_dir: Path,
+    model: ModelConfig,
+    wanted: Sequence[VariantConfig],
+    request: bytes | None,
 ) -> list[Outcome]:
     """One after the other, so that places on one machine do not disturb each other."""
     from rich.progress import Progress
@@ -142,6 +146,8 @@ async def _measure_all(
             task = bar.add_task(f"measuring {variant.endpoint}", total=1.0)
             outcomes.append(
                 await _measure_one(
+                    config,
+                    state_dir,
                     declared[variant.endpoint],
                     key_of(model, variant),
                     request,
@@ -152,17 +158,26 @@ async def _measure_all(
 
 
 async def _measure_one(
-    declared: Any, key: VariantKey, request: bytes | None, progress: Callable[[float], None]
+    config: Config,
+    state_dir: Path,
+    declared: Any,
+    key: VariantKey,
+    request: bytes | None,
+    progress: Callable[[float], None],
 ) -> Outcome:
     import numpy as np
 
     from gateway.core.plugins import discover
+    from gateway.core.ports import Surroundings
     from gateway.jobs.measure import MeasureError, measure
-    from gateway.jobs.synthetic import synthetic_request
+    from gateway.jobs.synthetic import synthetic_permit, synthetic_request
     from oip.codec import decode_infer
     from oip.errors import OipError
 
-    endpoint: Any = discover("gateway.backends")[declared.kind](declared)
+    endpoint: Any = discover("gateway.backends")[declared.kind](
+        declared, Surroundings(config, state_dir, lambda name, group: None)
+    )
+    permit = synthetic_permit(declared.place, config.gateway.name)
     rng = np.random.default_rng()
     try:
         await endpoint.start()
@@ -172,7 +187,12 @@ async def _measure_one(
         else:
             bodies = [decode_infer(key.model, key.version, {}, request)[0]]
         profile = await measure(
-            endpoint, key, lambda i: bodies[i % len(bodies)], identity=declared.identity, progress=progress
+            endpoint,
+            key,
+            lambda i: bodies[i % len(bodies)],
+            identity=declared.identity,
+            permit=permit,
+            progress=progress,
         )
         return Outcome(key, profile, None)
     except (MeasureError, OipError, ValueError) as error:

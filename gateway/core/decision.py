@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from edgewire.allowed import AllowedSet
 from gateway.core.config import Config, ModelConfig, VariantConfig
+from gateway.core.fleet import Group
 from gateway.core.place import Origin, Place
 from oip.reasons import Reason
+from oip.signature import Signature
 
 
 class VariantKey(NamedTuple):
@@ -73,6 +76,7 @@ class VariantState:
     None while unmeasured. `latency` is what it is ranked by, cut-off attempts included; `answers` is
     of real answers alone, None while there are too few to refuse anybody by. `trials` counts
     attempts begun since the figure became missing or stale; one cut off early counts in part.
+    `signature` is what the endpoint says its model takes and gives; None: not heard yet.
     """
 
     ready: bool | None = None
@@ -82,16 +86,23 @@ class VariantState:
     trials: float = 0
     answers: LatencyFigure | None = None
     hurry: Hurry = Hurry()
+    signature: Signature | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything `decide` may look at: one configuration revision and the state of its places."""
+    """Everything `decide` may look at: one configuration revision and the state of its places.
+
+    `groups` are the device groups' by endpoint; `device_load` counts the attempts that this replica
+    has under way, by device.
+    """
 
     config: Config
     revision: str
     endpoints: Mapping[str, EndpointState]
     variants: Mapping[VariantKey, VariantState]
+    groups: Mapping[str, Group] = field(default_factory=dict[str, Group])
+    device_load: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 class Verdict(StrEnum):
@@ -104,7 +115,7 @@ class Verdict(StrEnum):
 class Note:
     """Why a candidate got its verdict. `rule` is a bounded name: "privacy", "health", "version",
     "deadline", "max_cost", "require.latency_p95_ms", "require.max_cost_per_1k",
-    "require.min_quality", "relaxed", "hurried", "unmeasured", "stale", "score". Every note of an excluded
+    "require.min_quality", "signature", "relaxed", "hurried", "unmeasured", "stale", "score". Every note of an excluded
     candidate names a rule that excludes it. `detail` is one sentence of ours."""
 
     rule: str
@@ -122,7 +133,10 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One variant with its verdict. `scores` maps scorer to [0,1], plus "total"."""
+    """One variant with its verdict. `scores` maps scorer to [0,1], plus "total".
+
+    A device group's place is a device of unknown name until `device` says which one is meant.
+    """
 
     variant: VariantConfig
     place: Place
@@ -130,6 +144,7 @@ class Candidate:
     reasons: tuple[Note, ...] = ()
     predicted: Prediction = Prediction()
     scores: Mapping[str, float] = field(default_factory=dict[str, float])
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +153,9 @@ class Decision:
 
     `plan` holds the chosen candidate and then the fallbacks, best first; empty when refused, and
     `refused`/`message` then say why. `privacy` are the names of the classes that apply (their
-    intersection rules) and `origin` is what their `same` compares with. `policy` is "" when the
-    refusal came before a policy was found.
+    intersection rules) and `origin` is what their `same` compares with; `allowed` is what a peer
+    gateway left of the places, None without one. `policy` is "" when the refusal came before a policy
+    was found.
     """
 
     id: str
@@ -155,6 +171,7 @@ class Decision:
     refused: Reason | None = None
     message: str = ""
     origin: Origin = field(default_factory=Origin)
+    allowed: AllowedSet | None = None
 
     @property
     def classes(self) -> str:
@@ -177,9 +194,10 @@ class Outcome(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One try at one place, as it goes into the record. `cost` None: not known, for want of a
-    measured capacity."""
+    measured capacity. `device` is the one of a group that was tried, "" elsewhere."""
 
     endpoint: str
     outcome: Outcome
     latency_ms: float
     cost: float | None
+    device: str = ""

@@ -3,31 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from edgewire.places import Place, Tier
 
-class Tier(StrEnum):
-    """How far from the origin of the data a place is, nearest first."""
-
-    DEVICE = "device"
-    SITE = "site"
-    REGIONAL = "regional"
-    CLOUD = "cloud"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A declared location. Absent parts are None and match no rule that asks for them."""
-
-    tier: Tier
-    region: str | None = None
-    site: str | None = None
-    device: str | None = None
-
-    def __str__(self) -> str:
-        """As messages name it: tier cloud, region eu-west-1."""
-        parts = (("tier", self.tier), ("region", self.region), ("site", self.site), ("device", self.device))
-        return ", ".join(f"{part} {value}" for part, value in parts if value is not None)
+__all__ = ["Origin", "Place", "PlaceRule", "PrivacyClass", "Tier"]
 
 
 @dataclass(frozen=True, slots=True)

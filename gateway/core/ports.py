@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar, Protocol
 
+from edgewire.allowed import AllowedSet
 from gateway.core.call import Call, Reply
-from gateway.core.config import EndpointConfig
+from gateway.core.config import Config, EndpointConfig
+from gateway.core.fleet import Group
+from gateway.core.place import Place
 from gateway.core.request import Options
 
 
@@ -29,8 +33,58 @@ class Health:
     models: tuple[ModelHealth, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteSpan:
+    """What a place beyond this process's tracer did for an attempt. Instants are monotonic here: a
+    device's clock is its own, so it tells durations and we place them."""
+
+    name: str
+    began: float
+    ended: float
+    attributes: Mapping[str, str | int | float] = field(default_factory=dict[str, str | int | float])
+
+
+def _untold(span: RemoteSpan) -> None:
+    """For an attempt that nobody traces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """Leave for one attempt, from the privacy wall, and what must travel with the data.
+
+    `allowed` is the set of places that the request may go to: whoever passes data on sends it along,
+    and the receiver holds to it. `hops` are the gateways the request has passed, this one last.
+    `place` is where this attempt goes; `device` is the one chosen of a group, "" elsewhere.
+    `idempotent` is the caller's word, None without one. `tell` takes what the place says of its work.
+    """
+
+    allowed: AllowedSet
+    place: Place
+    hops: tuple[str, ...] = ()
+    device: str = ""
+    idempotent: bool | None = None
+    max_cost: float | None = None
+    tell: Callable[[RemoteSpan], None] = _untold
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an endpoint may know of the gateway it is part of.
+
+    `hub` is the gRPC target of the edge hub's inner listener, "" where there is none. `fleet` takes the
+    devices of the named group whenever something about them changed; it is called on the loop of
+    `start`. `state_dir` is the gateway's own folder.
+    """
+
+    config: Config
+    state_dir: Path
+    fleet: Callable[[str, Group], None]
+    hub: str = ""
+
+
 class Endpoint(Protocol):
-    """A place that can run models. One file per kind under gateway/backends, found by its `kind`.
+    """A place, or a group of places, that can run models. One file per kind under gateway/backends,
+    found by its `kind`.
 
     Construction does no I/O and may happen outside a loop; `start` is awaited on the loop that
     makes the calls. Every call ends within its `timeout_s`, whatever happens to the channel.
@@ -40,13 +94,15 @@ class Endpoint(Protocol):
     params: ClassVar[type[EndpointConfig]]
     """The kind's own configuration model."""
 
-    def __init__(self, config: EndpointConfig) -> None: ...
+    def __init__(self, config: EndpointConfig, surroundings: Surroundings) -> None: ...
 
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...
 
-    async def infer(self, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float) -> bytes:
+    async def infer(
+        self, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float, permit: Permit
+    ) -> bytes:
         """Send a serialized ModelInferRequest, return the serialized ModelInferResponse, both as
         they are. Raises AttemptError. A cancelled task cancels the call at the endpoint."""
         ...

@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from edgewire.allowed import AllowedSet
+from gateway.core.place import Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whom a credential proved the caller to be.
+
+    `peer` is the name of a gateway that passes a request on, `device` of an enrolled device that
+    asks by itself; both "" for a caller without a credential. `origin` is what the credential says of
+    where the data comes from; None without one, and the gateway's own place then counts.
+    """
+
+    peer: str = ""
+    device: str = ""
+    origin: Origin | None = None
+
+
+ANYBODY = Caller()
+"""A caller without a credential."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,6 +31,9 @@ class Options:
     """The `tidegate-*` request options and the trace context, as validated from headers or metadata.
 
     `deadline_ms` and `max_cost` (in the configured currency) are positive. None: not given.
+    `authorization` is the credential as it came, and `caller` what it proved; nothing but the
+    pipeline's `Callers` sets the latter. `allowed` and `hops` are from a peer gateway alone: the places
+    it leaves, and the gateways the request has passed.
     """
 
     privacy: str | None = None
@@ -21,6 +45,10 @@ class Options:
     idempotent: bool | None = None
     traceparent: str | None = None
     tracestate: str | None = None
+    authorization: str | None = field(default=None, repr=False)
+    allowed: AllowedSet | None = None
+    hops: tuple[str, ...] = ()
+    caller: Caller = ANYBODY
 
 
 @dataclass(frozen=True, slots=True)

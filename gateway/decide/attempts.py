@@ -12,6 +12,7 @@ from types import TracebackType
 from gateway.core.config import Retry
 from gateway.core.decision import Candidate, Decision, Snapshot
 from gateway.core.errors import AttemptError
+from gateway.core.ports import Permit
 from gateway.core.request import Request
 from gateway.decide.tables import compiled
 from gateway.policy.privacy import allowed
@@ -52,6 +53,7 @@ class Attempts:
         tables = compiled(snapshot.config)
         policy = tables.by_name.get(decision.policy)
         self._decision = decision
+        self._options = request.options
         self._budget = budget
         self._limits = Retry(num_retries=0) if policy is None else policy.retry
         self._replayable = request.payload_bytes <= tables.buffer_bytes
@@ -73,9 +75,9 @@ class Attempts:
 
     def next(
         self, snapshot: Snapshot, time_left_s: float | None, failure: AttemptError | None = None
-    ) -> Candidate | Halt:
-        """The place for the next attempt, or why there is none. `failure` is how the attempt before
-        ended, None for the first."""
+    ) -> tuple[Candidate, Permit] | Halt:
+        """The place for the next attempt and the leave for it, or why there is none. `failure` is how
+        the attempt before ended, None for the first."""
         self._end_retry()
         if failure is None:
             if self._tried:
@@ -101,7 +103,7 @@ class Attempts:
                 return Halt.BUDGET
             self._retrying = True
         self._tried.add(found.variant.endpoint)
-        return found
+        return found, self._permit(snapshot, found)
 
     def _next_place(self, snapshot: Snapshot) -> Candidate | Halt:
         halt = Halt.NO_PLACE
@@ -114,6 +116,18 @@ class Attempts:
                 return candidate
             halt = Halt.PRIVACY
         return halt
+
+    def _permit(self, snapshot: Snapshot, candidate: Candidate) -> Permit:
+        config, options = snapshot.config, self._options
+        names = self._decision.privacy
+        return Permit(
+            compiled(config).wall(names, self._decision.origin).allowed,
+            candidate.place,
+            (*options.hops, config.gateway.name),
+            candidate.device,
+            options.idempotent,
+            options.max_cost,
+        )
 
     def _end_retry(self) -> None:
         if self._retrying:

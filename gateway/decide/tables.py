@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
+from edgewire.allowed import AllowedSet
 from gateway.core.config import Config, ModelConfig, PolicyConfig, Price, Relax, VariantConfig
 from gateway.core.decision import VariantKey
 from gateway.core.place import Origin, Place, PrivacyClass
 from gateway.core.request import Options
 from gateway.policy.match import CompiledPolicy, compile_policies
-from gateway.policy.privacy import compile_classes, refusing
+from gateway.policy.privacy import allowed_set, compile_classes, refusing
 from gateway.policy.require import Rule, requirements
 from gateway.routing.predict import key_of
 from gateway.routing.score import shares
@@ -55,10 +56,11 @@ class Terms:
 
 class Wall(NamedTuple):
     """What a set of classes says to every place of a configuration, for one origin: the names of
-    the classes that forbid it, () where it is allowed."""
+    the classes that forbid it, () where it is allowed. `allowed` is the same as travels with the data."""
 
     gateway: tuple[str, ...]
     endpoints: Mapping[str, tuple[str, ...]]
+    allowed: AllowedSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class Compiled:
             wall = self.walls[key] = Wall(
                 refusing(classes, self.gateway, origin),
                 {name: refusing(classes, place, origin) for name, place in self.places.items()},
+                allowed_set(classes, origin),
             )
         return wall
 
@@ -122,7 +125,7 @@ def compiled(config: Config) -> Compiled:
 def _compile(same: _Same) -> Compiled:
     config = same.config
     endpoints = {e.name: e for e in config.endpoints}
-    places = {name: e.location.place for name, e in endpoints.items()}
+    places = {name: e.place for name, e in endpoints.items() if e.place is not None}
 
     def model(m: ModelConfig) -> Model:
         return Model(

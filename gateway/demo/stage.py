@@ -22,10 +22,12 @@ from gateway.backends.triton import TritonEndpoint
 from gateway.core.config import Config
 from gateway.core.config.load import kinds_in, load_config
 from gateway.core.decision import VariantKey
+from gateway.core.ports import Surroundings
 from gateway.demo.caller import infer_request
 from gateway.demo.digits import DigitsModel, build_repository, sample, train
 from gateway.demo.triton import TritonServer
 from gateway.jobs.measure import measure
+from gateway.jobs.synthetic import synthetic_permit
 from gateway.store.profiles import Profile, ProfileStore
 
 CONFIG = Path(__file__).with_name("tidegate.yaml")
@@ -70,7 +72,7 @@ def staged(work: Path, step: Step) -> Iterator[Stage]:
         with ThreadPoolExecutor() as pool:
             for started in [pool.submit(s.start, START_TIMEOUT_S) for s in servers.values()]:
                 started.result()
-        profiles = asyncio.run(_measure_all(servers, pixels, step))
+        profiles = asyncio.run(_measure_all(work, servers, pixels, step))
         ProfileStore(work).save(profiles)
         stage = Stage(servers, model, pixels, profiles)
         step("starting the gateway on Ray Serve")
@@ -84,14 +86,15 @@ def _server(work: Path, name: str, model: DigitsModel, delay_ms: float, instance
 
 
 async def _measure_all(
-    servers: dict[str, TritonServer], pixels: np.ndarray, step: Step
+    work: Path, servers: dict[str, TritonServer], pixels: np.ndarray, step: Step
 ) -> tuple[Profile, ...]:
     """One after the other, so that they do not disturb each other; with no gateway in between."""
-    declared = {endpoint.name: endpoint for endpoint in _load(servers).endpoints}
+    config = _load(servers)
+    declared = {endpoint.name: endpoint for endpoint in config.endpoints}
     found: list[Profile] = []
     for name in servers:
         step(f"measuring {name} directly: latency and saturation")
-        endpoint = TritonEndpoint(declared[name])
+        endpoint = TritonEndpoint(declared[name], Surroundings(config, work, lambda group, devices: None))
         await endpoint.start()
         try:
             found.append(
@@ -100,6 +103,7 @@ async def _measure_all(
                     VariantKey(name, "digits", ""),
                     lambda i: infer_request(pixels[i % len(pixels)][None]).SerializeToString(),
                     identity=declared[name].identity,
+                    permit=synthetic_permit(declared[name].place, config.gateway.name),
                 )
             )
         finally:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from gateway.core.decision import VariantKey
 from gateway.core.errors import AttemptError
-from gateway.core.ports import Endpoint
+from gateway.core.ports import Endpoint, Permit
 from gateway.routing.latency import quantile
 from gateway.store.profiles import Profile
 
@@ -65,6 +65,7 @@ async def measure(
     make_body: Callable[[int], bytes],
     *,
     identity: str,
+    permit: Permit,
     effort: Effort = Effort(),
     progress: Progress | None = None,
     wall: Callable[[], float] = time.time,
@@ -72,10 +73,11 @@ async def measure(
     """Measure the variant `key` at a started endpoint.
 
     `make_body(i)` is the i-th serialized ModelInferRequest, with the model named as the endpoint
-    names it. `identity` is the endpoint's configured identity, `wall` dates the profile. Raises
+    names it. `identity` is the endpoint's configured identity, `permit` the leave that the data goes under,
+    `wall` dates the profile. Raises
     MeasureError when the place does not answer one request at a time.
     """
-    job = _Job(endpoint, key, make_body, effort, progress or (lambda share: None))
+    job = _Job(endpoint, key, make_body, effort, progress or (lambda share: None), permit)
     latencies = await job.latency()
     capacity = await job.saturate(statistics.median(latencies))
     return Profile(
@@ -103,7 +105,9 @@ class _Job:
         make_body: Callable[[int], bytes],
         effort: Effort,
         progress: Progress,
+        permit: Permit,
     ) -> None:
+        self._permit = permit
         self._endpoint = endpoint
         self._key = key
         self._make_body = make_body
@@ -190,7 +194,7 @@ class _Job:
     async def _one(self) -> float:
         body = self._make_body(next(self._numbers))
         begin = time.perf_counter()
-        answer = await self._endpoint.infer(body, (), self._effort.timeout_s)
+        answer = await self._endpoint.infer(body, (), self._effort.timeout_s, self._permit)
         taken = time.perf_counter() - begin
         self.answered += 1
         self.sent_bytes += len(body)

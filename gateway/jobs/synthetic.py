@@ -8,6 +8,10 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
+from edgewire.allowed import AllowedRule, AllowedSet
+from gateway.core.place import Place, Tier
+from gateway.core.ports import Permit
+
 _pb: Any = service_pb2  # its classes are made at run time
 
 _INTEGERS = {f"{sign}INT{bits}": f"{sign.lower()}int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)}
@@ -47,3 +51,9 @@ def _raw(name: str, datatype: str, count: int, rng: np.random.Generator) -> byte
         texts = [str(digit).encode() for digit in rng.integers(0, 10, count)]
         return b"".join(len(text).to_bytes(4, "little") + text for text in texts)
     raise ValueError(f"input {name!r} has datatype {datatype!r}, which no request can be made up for")
+
+
+def synthetic_permit(place: Place | None, gateway: str) -> Permit:
+    """Leave for made-up data, which may go anywhere. `place` None: to any device of a group."""
+    anywhere = AllowedSet((AllowedRule(tiers=frozenset(Tier)),))
+    return Permit(anywhere, place or Place(Tier.DEVICE), (gateway,))

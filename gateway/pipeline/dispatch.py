@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gateway.core.decision import Attempt, Candidate, Decision, Outcome, VariantKey
 from gateway.core.errors import AttemptError, Refusal
-from gateway.core.ports import Endpoint
+from gateway.core.ports import Endpoint, Permit
 from gateway.core.request import Request
 from gateway.decide import Attempts
 from gateway.pipeline.state import ReplicaState
@@ -93,11 +93,11 @@ class Dispatcher:
                 if isinstance(found, Halt):
                     raise failure or Refusal(*_HALTED[found])
                 try:
-                    return await self._attempt(course, found)
+                    return await self._attempt(course, *found)
                 except AttemptError as error:
                     failure = error
 
-    async def _attempt(self, course: Course, candidate: Candidate) -> bytes:
+    async def _attempt(self, course: Course, candidate: Candidate, permit: Permit) -> bytes:
         assert course.decision.model_config is not None
         key = key_of(course.decision.model_config, candidate.variant)
         body = _addressed(course, key)
@@ -108,7 +108,7 @@ class Dispatcher:
         cost: float | None = 0.0
         self._state.begun(key, given_s, started)
         try:
-            answer = await self._endpoints[key.endpoint].infer(body, span.headers, given_s)
+            answer = await self._endpoints[key.endpoint].infer(body, span.headers, given_s, permit)
             response = _named(answer, course.view.model_name, key.endpoint)
             outcome = Outcome.OK
             cost = self._cost(key, len(body), len(response))

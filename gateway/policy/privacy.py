@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from edgewire.allowed import AllowedRule, AllowedSet, of_rules
 from gateway.core.config import Config
 from gateway.core.place import Origin, Place, PlaceRule, PrivacyClass
 from gateway.core.request import Options
@@ -45,6 +46,26 @@ def origin_of(gateway: Place, options: Options) -> Origin:
 def allowed(classes: Sequence[PrivacyClass], place: Place, origin: Origin) -> bool:
     """Whether data of a request with all these classes may go to the place."""
     return bool(classes) and not refusing(classes, place, origin)
+
+
+def allowed_set(classes: Sequence[PrivacyClass], origin: Origin) -> AllowedSet:
+    """The places that all these classes allow, with `same` put as the origin's own names, so that it
+    means the same to whoever receives it. Allows exactly what `allowed` does."""
+    found: AllowedSet | None = None
+    for one in classes:
+        places = of_rules(_concrete(rule, origin) for rule in one.allow)
+        found = places if found is None else found.narrowed(places)
+    return found or AllowedSet(())
+
+
+def _concrete(rule: PlaceRule, origin: Origin) -> AllowedRule:
+    sites, devices = rule.sites, None
+    if "site" in rule.same:
+        own = frozenset(() if origin.site is None else (origin.site,))
+        sites = own if sites is None else sites & own
+    if "device" in rule.same:
+        devices = frozenset(() if origin.device is None else (origin.device,))
+    return AllowedRule(rule.tiers, rule.regions, sites, devices)
 
 
 def refusing(classes: Iterable[PrivacyClass], place: Place, origin: Origin) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import gateway
 from gateway.core.config import EndpointConfig
 from gateway.core.plugins import discover
-from gateway.core.ports import Endpoint, Health
+from gateway.core.ports import Endpoint, Health, Surroundings
 from gateway.core.request import Options
 from gateway.frontends.codec_pool import CodecPool
 from gateway.frontends.codecs import binding_codecs
@@ -85,10 +85,13 @@ class Runtime:
             raise
 
     async def _start_endpoints(self) -> None:
-        kinds = cast("dict[str, Callable[[EndpointConfig], Endpoint]]", discover("gateway.backends"))
+        kinds = cast(
+            "dict[str, Callable[[EndpointConfig, Surroundings], Endpoint]]", discover("gateway.backends")
+        )
+        surroundings = Surroundings(self._settings.config, self._settings.state_dir, lambda name, group: None)
         for declared in self._settings.config.endpoints:
             name = declared.name
-            endpoint = self._endpoints[name] = kinds[declared.kind](declared)
+            endpoint = self._endpoints[name] = kinds[declared.kind](declared, surroundings)
             await endpoint.start()
             self._opened.push_async_callback(endpoint.close)
             monitor = self._monitors[name] = Monitor(

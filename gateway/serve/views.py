@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from gateway.core.config import Config, EndpointConfig
 from gateway.core.decision import Snapshot, VariantKey
+from gateway.core.place import Place
 from gateway.core.ports import Endpoint
 from gateway.routing.predict import key_of
 from oip.codec import statistics_to_json
@@ -31,7 +33,7 @@ async def endpoints(
             "name": declared.name,
             "kind": declared.kind,
             "url": declared.model_dump().get("url"),
-            "location": declared.location.model_dump(mode="json", exclude_none=True),
+            "location": _place(declared.place),
             "labels": declared.labels,
             "hardware": declared.hardware,
             "price": declared.price.model_dump(mode="json", exclude_none=True),
@@ -64,6 +66,12 @@ def models(config: Config, snapshot: Snapshot) -> list[dict[str, Any]]:
         }
         for model in config.models
     ]
+
+
+def _place(place: Place | None) -> dict[str, str] | None:
+    if place is None:
+        return None
+    return {name: str(value) for name, value in asdict(place).items() if value is not None}
 
 
 def _variant(snapshot: Snapshot, key: VariantKey, now: float) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def lock() -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in pins}
 
 
-@pytest.mark.parametrize("extra", ["gateway", "agent", "demo", "dev"])
+@pytest.mark.parametrize("extra", ["gateway", "pool", "agent", "demo", "dev"])
 def test_the_lock_satisfies_every_extra(extra: str):
     pins = lock()
     wrong = [
@@ -127,7 +127,7 @@ def test_the_lock_is_what_is_installed():
 
 def test_the_agent_needs_neither_ray_nor_fastapi():
     names = set(resolve("agent"))
-    assert names.isdisjoint({"ray", "fastapi", "starlette", "uvicorn", "nvidia-pytriton"})
+    assert names.isdisjoint({"ray", "fastapi", "starlette", "sqlalchemy", "nvidia-pytriton"})
     assert {"tflite-runtime", "grpcio", "tritonclient"} <= names
 
 
@@ -151,7 +151,12 @@ def test_the_wheel_holds_the_packages_with_their_data_and_nothing_else(tmp_path:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
     expected = {
         str(path.relative_to(base))
-        for base, package in ((ROOT, "gateway"), (ROOT / "proto", "proto/oip"))
+        for base, package in (
+            (ROOT, "gateway"),
+            (ROOT, "edge_agent"),
+            (ROOT / "proto", "proto/oip"),
+            (ROOT / "proto", "proto/edgewire"),
+        )
         for path in files(package)
         if path.suffix != ".pyc"
     }

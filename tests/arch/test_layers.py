@@ -130,7 +130,7 @@ def test_every_pure_room_is_under_the_pure_rule():
 
 
 def test_oip_is_as_pure_and_knows_less():
-    forbidden = set(contracts()["oip"]["forbidden_modules"]) | set(
+    forbidden = set(contracts()["shared"]["forbidden_modules"]) | set(
         contracts()["pure-oip"]["forbidden_modules"]
     )
-    assert forbidden == IMPURE_MODULES | {"gateway"}
+    assert forbidden == IMPURE_MODULES | {"gateway", "edge_agent"}

@@ -14,6 +14,7 @@ import pytest
 from gateway.core.errors import AttemptError
 from gateway.demo.triton import TritonServer
 from oip.reasons import Reason
+from tests.support.permits import PERMIT
 from tests.support.triton import REPOSITORY, infer_body, output0, slow_body, triton_endpoint
 from tests.support.waiting import until
 
@@ -57,7 +58,7 @@ async def test_a_place_that_cannot_be_connected_to_leaves_time_for_another(liste
         await endpoint.start()
         begin = time.monotonic()
         with pytest.raises(AttemptError) as caught:
-            await endpoint.infer(slow_body(0), (), timeout_s)
+            await endpoint.infer(slow_body(0), (), timeout_s, PERMIT)
         assert time.monotonic() - begin < min(timeout_s, 1 + SLACK_S)
         error = caught.value
         assert (error.reason, error.sent, error.retryable) == (Reason.UNAVAILABLE, False, True)
@@ -114,8 +115,8 @@ async def relay(triton: TritonServer) -> AsyncIterator[Relay]:
 async def test_a_connection_that_falls_silent_is_given_up_and_made_anew(relay: Relay):
     endpoint = triton_endpoint(await relay.start())
     await endpoint.start()
-    assert await endpoint.infer(slow_body(0), (), 10)
-    call = asyncio.create_task(endpoint.infer(slow_body(60), (), 60))
+    assert await endpoint.infer(slow_body(0), (), 10, PERMIT)
+    call = asyncio.create_task(endpoint.infer(slow_body(60), (), 60, PERMIT))
     done, _ = await asyncio.wait({call}, timeout=0.3)
     assert not done
     relay.fall_silent()
@@ -124,7 +125,7 @@ async def test_a_connection_that_falls_silent_is_given_up_and_made_anew(relay: R
         await call
     assert time.monotonic() - begin < 10 + SLACK_S, "a dead connection is noticed long before the deadline"
     assert (caught.value.reason, caught.value.sent) == (Reason.UNAVAILABLE, True)
-    assert output0(await endpoint.infer(slow_body(0, value=4), (), 10), "int32").tolist() == [4]
+    assert output0(await endpoint.infer(slow_body(0, value=4), (), 10, PERMIT), "int32").tolist() == [4]
     await endpoint.close()
 
 
@@ -138,14 +139,14 @@ async def test_killed_in_the_middle_of_many_calls_every_one_ends(triton: TritonS
         value = np.full((2, 3), number, np.float32)
         begin = time.monotonic()
         try:
-            answer = await endpoint.infer(infer_body("id2d_fp32", value), (), timeout_s)
+            answer = await endpoint.infer(infer_body("id2d_fp32", value), (), timeout_s, PERMIT)
             outcome = "right" if np.array_equal(output0(answer, "float32"), value) else "wrong"
         except AttemptError as error:
             outcome = error.reason.value
         finished.append(number)
         return outcome if time.monotonic() - begin < timeout_s + SLACK_S else "late"
 
-    slow = [asyncio.create_task(endpoint.infer(slow_body(60), (), 30)) for _ in range(8)]
+    slow = [asyncio.create_task(endpoint.infer(slow_body(60), (), 30, PERMIT)) for _ in range(8)]
     gate = asyncio.Semaphore(16)
 
     async def queued(number: int) -> str:

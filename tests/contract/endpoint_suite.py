@@ -18,6 +18,7 @@ from tritonclient.grpc import service_pb2
 from gateway.core.errors import AttemptError
 from gateway.core.ports import Endpoint, ModelHealth
 from oip.reasons import Reason
+from tests.support.permits import PERMIT
 from tests.support.triton import infer_body, output0, slow_body
 from tests.support.waiting import until
 
@@ -69,19 +70,19 @@ class EndpointSuite:
     async def test_bytes_come_back_as_they_would_without_it(self, place: Place, endpoint: Endpoint):
         value = np.array([[0.1, -0.0, np.nan], [np.inf, 3.4e38, 1e-45]], np.float32)
         body = infer_body(IDENTITY, value, request_id="same")
-        answer = await endpoint.infer(body, (), 10)
+        answer = await endpoint.infer(body, (), 10, PERMIT)
         assert answer == await place.straight(body)
         assert output0(answer, "float32").tobytes() == value.tobytes()
 
     async def test_twenty_megabytes_go_there_and_back(self, endpoint: Endpoint):
         value = np.arange(5 * 2**20, dtype=np.float32).reshape(1024, -1)
-        answer = await endpoint.infer(infer_body(IDENTITY, value), (), 30)
+        answer = await endpoint.infer(infer_body(IDENTITY, value), (), 30, PERMIT)
         assert np.array_equal(output0(answer, "float32"), value)
 
     async def test_a_hundred_calls_at_once_get_their_own_answers(self, endpoint: Endpoint):
         async def one(number: int) -> tuple[str, float]:
             body = infer_body(IDENTITY, np.full((1, 4), number, np.float32), request_id=f"r{number}")
-            answer = await endpoint.infer(body, (), 30)
+            answer = await endpoint.infer(body, (), 30, PERMIT)
             return service_pb2.ModelInferResponse.FromString(answer).id, output0(answer, "float32")[0, 3]
 
         answers = await asyncio.gather(*(one(n) for n in range(100)))
@@ -90,7 +91,7 @@ class EndpointSuite:
     @pytest.mark.parametrize("model", ["nope", UNLOADED])
     async def test_a_model_it_does_not_have_may_be_elsewhere(self, endpoint: Endpoint, model: str):
         with pytest.raises(AttemptError) as caught:
-            await endpoint.infer(infer_body(model, np.zeros(2, np.float32)), (), 10)
+            await endpoint.infer(infer_body(model, np.zeros(2, np.float32)), (), 10, PERMIT)
         error = caught.value
         assert (error.reason, error.grpc_status) == (Reason.UNKNOWN_MODEL, "NOT_FOUND")
         assert (error.sent, error.retryable) == (True, True)
@@ -98,17 +99,19 @@ class EndpointSuite:
 
     async def test_a_version_it_does_not_have_may_be_elsewhere(self, endpoint: Endpoint):
         with pytest.raises(AttemptError) as caught:
-            await endpoint.infer(infer_body(IDENTITY, np.zeros((1, 1), np.float32), version="9"), (), 10)
+            await endpoint.infer(
+                infer_body(IDENTITY, np.zeros((1, 1), np.float32), version="9"), (), 10, PERMIT
+            )
         assert (caught.value.reason, caught.value.retryable) == (Reason.UNKNOWN_MODEL, True)
 
     async def test_malformed_bytes_are_the_callers_fault_and_not_tried_again(self, endpoint: Endpoint):
         with pytest.raises(AttemptError) as caught:
-            await endpoint.infer(b"\xff\xff\xff", (), 10)
+            await endpoint.infer(b"\xff\xff\xff", (), 10, PERMIT)
         assert (caught.value.reason, caught.value.retryable) == (Reason.MALFORMED, False)
 
     async def test_a_wrong_input_is_the_endpoints_verdict_in_its_words(self, endpoint: Endpoint):
         with pytest.raises(AttemptError) as caught:
-            await endpoint.infer(infer_body(IDENTITY, np.zeros((1, 2), np.int32)), (), 10)
+            await endpoint.infer(infer_body(IDENTITY, np.zeros((1, 2), np.int32)), (), 10, PERMIT)
         error = caught.value
         assert (error.reason, error.grpc_status) == (Reason.MALFORMED, "INVALID_ARGUMENT")
         assert (error.sent, error.retryable) == (True, False)
@@ -118,25 +121,25 @@ class EndpointSuite:
     async def test_metadata_that_cannot_be_sent_harms_nothing_else(self, endpoint: Endpoint):
         body = infer_body(IDENTITY, np.zeros((1, 1), np.float32))
         with pytest.raises(AttemptError) as caught:
-            await endpoint.infer(body, [("tracestate", "a\nb")], 10)
+            await endpoint.infer(body, [("tracestate", "a\nb")], 10, PERMIT)
         assert (caught.value.sent, caught.value.retryable) == (False, False)
-        assert await endpoint.infer(body, [("tracestate", "a=b")], 10)
+        assert await endpoint.infer(body, [("tracestate", "a=b")], 10, PERMIT)
 
     async def test_the_timeout_ends_a_slow_call(self, endpoint: Endpoint):
         begin = time.monotonic()
         with pytest.raises(AttemptError) as caught:
-            await endpoint.infer(slow_body(20), (), 0.4)
+            await endpoint.infer(slow_body(20), (), 0.4, PERMIT)
         assert 0.35 < time.monotonic() - begin < 0.4 + SLACK_S
         assert (caught.value.reason, caught.value.retryable) == (Reason.DEADLINE, False)
 
     async def test_no_time_left_is_a_deadline_that_sends_nothing(self, endpoint: Endpoint):
         await endpoint.health([], 5)
         with pytest.raises(AttemptError) as caught:
-            await endpoint.infer(infer_body(IDENTITY, np.zeros((1, 1), np.float32)), (), 0)
+            await endpoint.infer(infer_body(IDENTITY, np.zeros((1, 1), np.float32)), (), 0, PERMIT)
         assert (caught.value.reason, caught.value.sent) == (Reason.DEADLINE, False)
 
     async def test_a_cancelled_task_cancels_the_call_at_the_model(self, place: Place, endpoint: Endpoint):
-        task = asyncio.create_task(endpoint.infer(slow_body(20, "to-cancel"), (), 30))
+        task = asyncio.create_task(endpoint.infer(slow_body(20, "to-cancel"), (), 30, PERMIT))
         done, _ = await asyncio.wait({task}, timeout=1.0)  # for it to reach the model
         assert not done
         task.cancel()
@@ -163,7 +166,7 @@ class EndpointSuite:
         ]
         config = service_pb2.ModelConfigResponse.FromString(await endpoint.model_config(IDENTITY, "", 10))
         assert config.config.name == IDENTITY
-        await endpoint.infer(infer_body(IDENTITY, np.zeros((1, 1), np.float32)), (), 10)
+        await endpoint.infer(infer_body(IDENTITY, np.zeros((1, 1), np.float32)), (), 10, PERMIT)
         statistics = service_pb2.ModelStatisticsResponse.FromString(
             await endpoint.statistics(IDENTITY, "", 10)
         )
@@ -181,7 +184,7 @@ class EndpointSuite:
     async def test_killed_under_calls_it_fails_them_at_once_and_returns_at_its_address(
         self, place: Place, endpoint: Endpoint
     ):
-        calls = [asyncio.create_task(endpoint.infer(slow_body(20), (), 30)) for _ in range(4)]
+        calls = [asyncio.create_task(endpoint.infer(slow_body(20), (), 30, PERMIT)) for _ in range(4)]
         done, _ = await asyncio.wait(calls, timeout=1.0)  # for them to be sent
         assert not done
         await asyncio.to_thread(place.kill)
@@ -199,7 +202,7 @@ class EndpointSuite:
                     await known.start()
                 begin = time.monotonic()
                 with pytest.raises(AttemptError) as caught:
-                    await known.infer(slow_body(0), (), 5)
+                    await known.infer(slow_body(0), (), 5, PERMIT)
                 assert time.monotonic() - begin < 1 + SLACK_S
                 error = caught.value
                 assert (error.reason, error.sent, error.retryable) == (Reason.UNAVAILABLE, False, True)
@@ -215,12 +218,12 @@ class EndpointSuite:
     async def test_one_that_stops_answering_ends_calls_at_their_timeout(
         self, place: Place, endpoint: Endpoint
     ):
-        assert await endpoint.infer(slow_body(0), (), 10)
+        assert await endpoint.infer(slow_body(0), (), 10, PERMIT)
         place.pause()
         try:
             begin = time.monotonic()
             with pytest.raises(AttemptError) as caught:
-                await endpoint.infer(slow_body(0), (), 0.5)
+                await endpoint.infer(slow_body(0), (), 0.5, PERMIT)
             assert time.monotonic() - begin < 0.5 + SLACK_S
             assert (caught.value.reason, caught.value.retryable) == (Reason.DEADLINE, False)
             health = await endpoint.health([(SLOW, "")], 0.3)
@@ -232,15 +235,15 @@ class EndpointSuite:
     async def test_closing_ends_the_calls_that_run(self, place: Place):
         endpoint = place.endpoint()
         await endpoint.start()
-        assert await endpoint.infer(slow_body(0), (), 10)
-        call = asyncio.create_task(endpoint.infer(slow_body(20), (), 30))
+        assert await endpoint.infer(slow_body(0), (), 10, PERMIT)
+        call = asyncio.create_task(endpoint.infer(slow_body(20), (), 30, PERMIT))
         await asyncio.wait({call}, timeout=0.2)
         await endpoint.close()
         with pytest.raises(AttemptError) as caught:
             await asyncio.wait_for(call, 5)
         assert caught.value.reason is Reason.UNAVAILABLE
         with pytest.raises(AttemptError) as caught:
-            await endpoint.infer(slow_body(0), (), 5)
+            await endpoint.infer(slow_body(0), (), 5, PERMIT)
         assert (caught.value.reason, caught.value.sent) == (Reason.UNAVAILABLE, False)
 
 
@@ -249,7 +252,7 @@ async def _answers_again(endpoint: Endpoint) -> None:
     answer, failure = None, None
     while answer is None and time.monotonic() < deadline:
         try:
-            answer = await endpoint.infer(slow_body(0, value=5), (), 5)
+            answer = await endpoint.infer(slow_body(0, value=5), (), 5, PERMIT)
         except AttemptError as error:
             failure = error
             await asyncio.sleep(0.05)

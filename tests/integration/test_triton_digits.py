@@ -20,6 +20,7 @@ from gateway.demo import digits
 from gateway.demo.triton import TritonServer
 from gateway.jobs.measure import Effort, measure
 from gateway.store.profiles import Profile, ProfileStore
+from tests.support.permits import PERMIT
 from tests.support.triton import triton_endpoint
 
 DELAY_MS = 40.0
@@ -67,7 +68,9 @@ async def test_both_read_the_digits_they_never_saw(
     for name, server in tritons.items():
         endpoint = triton_endpoint(server.grpc_port)
         await endpoint.start()
-        answer = service_pb2.ModelInferResponse.FromString(await endpoint.infer(request(pixels), (), 10))
+        answer = service_pb2.ModelInferResponse.FromString(
+            await endpoint.infer(request(pixels), (), 10, PERMIT)
+        )
         await endpoint.close()
         (output,) = answer.outputs
         assert (output.name, output.datatype, list(output.shape)) == ("probabilities", "FP32", [360, 10])
@@ -89,6 +92,7 @@ async def test_the_delay_delays_and_the_instances_bound_the_throughput(tritons: 
             VariantKey(name, "digits", ""),
             lambda i: request(pixels[i % 8][None]),
             identity="aa",
+            permit=PERMIT,
             effort=Effort(samples=50, latency_s=0.8, step_s=0.4, max_inflight=8),
         )
         await endpoint.close()

@@ -11,6 +11,7 @@ import pytest
 from gateway.backends.triton import MAX_METADATA_BYTES, TritonEndpoint
 from gateway.core.errors import AttemptError
 from oip.reasons import Reason
+from tests.support.permits import PERMIT
 from tests.support.triton import slow_body, triton_endpoint
 
 
@@ -41,7 +42,7 @@ async def failure(endpoint: TritonEndpoint) -> AttemptError:
     """How an inference fails once there is a connection."""
     while True:
         with pytest.raises(AttemptError) as caught:
-            await endpoint.infer(slow_body(0), (), 5.0)
+            await endpoint.infer(slow_body(0), (), 5.0, PERMIT)
         if caught.value.sent:
             return caught.value
 

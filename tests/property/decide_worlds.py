@@ -13,12 +13,12 @@ from functools import cache
 
 from gateway.core.config import (
     Config,
-    EndpointConfig,
     GatewayConfig,
     Limits,
     Location,
     Match,
     ModelConfig,
+    PlacedConfig,
     PolicyConfig,
     Price,
     PrivacyConfig,
@@ -75,7 +75,7 @@ MATCHES = [Match(), Match(privacy=("c[01]",)), Match(sites=("s1",)), Match(model
 RELAXES = ["reject", "reject", Relax(relax=("cost", "latency", "quality")), Relax(relax=("latency",))]
 GATEWAYS = [GatewayConfig(name="g", location=where, limits=Limits()) for where in LOCATIONS]
 ENDPOINTS = [
-    [EndpointConfig(name=f"e{i}", kind="triton", location=where, price=price) for where in LOCATIONS]
+    [PlacedConfig(name=f"e{i}", kind="triton", location=where, price=price) for where in LOCATIONS]
     for i, price in zip(range(5), [*PRICES, Price()], strict=True)
 ]
 VARIANTS = [

@@ -25,6 +25,7 @@ from gateway.core.place import Origin, Place, PlaceRule
 from gateway.decide import Attempts, decide, gateway_refusal, may_attempt
 from gateway.decide.tables import Compiled, Model
 from gateway.resilience.budget import RetryBudget
+from gateway.resilience.retry import Halt
 from oip.reasons import Reason
 from tests.property.decide_worlds import (
     World,
@@ -119,9 +120,10 @@ def _check_dispatch(rng: random.Random, world: World, decision: Decision) -> Non
                 if all(name in moved.privacy.classes for name in decision.privacy):
                     up = {e.name: EndpointState(True) for e in moved.endpoints}
                     snapshot = Snapshot(moved, "2", up, {})
-            candidate = plan.next(snapshot, None, failure)
-            if not isinstance(candidate, Candidate):
+            found = plan.next(snapshot, None, failure)
+            if isinstance(found, Halt):
                 break
+            candidate, _ = found
             failure = _failure(sent=rng.random() < 0.5)
             name = candidate.variant.endpoint
             sent.append(name)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from tritonclient.grpc import service_pb2
 
 from gateway.core.call import Binding, Call
-from gateway.core.config import Config, EndpointConfig
+from gateway.core.config import Config, EndpointConfig, PlacedConfig
 from gateway.core.errors import AttemptError, Refusal
 from gateway.core.held import BodyShare
-from gateway.core.ports import Health, ModelHealth
+from gateway.core.ports import Health, ModelHealth, Permit, Surroundings
 from gateway.frontends.codecs import IdentityInferCodec
 from gateway.pipeline.director import Director
 from gateway.pipeline.dispatch import Dispatcher
@@ -20,6 +20,8 @@ from gateway.pipeline.records import DecisionRing
 from gateway.pipeline.state import ReplicaState
 from gateway.telemetry import Telemetry
 from oip.reasons import Reason
+from tests.support.configs import config_from
+from tests.support.permits import ALONE
 
 Behaviour = Callable[[service_pb2.ModelInferRequest, float], Awaitable[bytes]]
 """Request and timeout in seconds -> serialized response; raises AttemptError."""
@@ -51,21 +53,25 @@ class FakeEndpoint:
     """Answers as `behaviour` says and keeps what it was sent."""
 
     kind = "fake"
-    params = EndpointConfig
+    params = PlacedConfig
 
-    def __init__(self, config: EndpointConfig) -> None:
+    def __init__(self, config: EndpointConfig, surroundings: Surroundings = ALONE) -> None:
         self.name = config.name
         self.behaviour: Behaviour = answers
         self.seen: list[service_pb2.ModelInferRequest] = []
         self.timeouts: list[float] = []
         self.metadata: list[dict[str, str]] = []
         self.cancelled = 0
+        self.permits: list[Permit] = []
 
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...
 
-    async def infer(self, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float) -> bytes:
+    async def infer(
+        self, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float, permit: Permit
+    ) -> bytes:
+        self.permits.append(permit)
         message = service_pb2.ModelInferRequest.FromString(body)
         self.seen.append(message)
         self.timeouts.append(timeout_s)
@@ -122,7 +128,7 @@ def config_of(**changes: object) -> Config:
         "policies": [{"name": "all", "match": {}, "weights": {"quality": 1}, "retry": {"num_retries": 2}}],
         "telemetry": {"sample_ratio": 0.0},
     }
-    return Config.model_validate({**base, **changes})
+    return config_from({**base, **changes})
 
 
 @dataclass(slots=True)

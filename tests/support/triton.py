@@ -11,6 +11,7 @@ from tritonclient.grpc import service_pb2
 from gateway.backends.triton import TlsConfig, TritonConfig, TritonEndpoint
 from gateway.core.config import Location
 from gateway.core.place import Tier
+from tests.support.permits import ALONE
 
 REPOSITORY = Path(__file__).parents[1] / "conformance" / "model_repository"
 
@@ -21,7 +22,7 @@ def triton_endpoint(port: int, *, tls: TlsConfig | None = None) -> TritonEndpoin
     """An endpoint named "t", not started."""
     url = f"{'grpc' if tls is None else 'grpcs'}://127.0.0.1:{port}"
     location = Location(tier=Tier.CLOUD)
-    return TritonEndpoint(TritonConfig(name="t", kind="triton", url=url, tls=tls, location=location))
+    return TritonEndpoint(TritonConfig(name="t", kind="triton", url=url, tls=tls, location=location), ALONE)
 
 
 def infer_body(

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from pydantic import Field
 
-from gateway.core.config import Config, EndpointConfig
+from gateway.core.config import Config, EndpointConfig, PlacedConfig
 from gateway.core.config.load import parse_config
 from gateway.core.config.models import Strict
 from gateway.core.config.problems import ConfigError
@@ -21,7 +21,7 @@ class Tls(Strict):
     ca_file: str
 
 
-class TritonLike(EndpointConfig):
+class TritonLike(PlacedConfig):
     kind: Literal["triton"]
     url: str = Field(min_length=1)
     tls: Tls | None = None

@@ -14,6 +14,7 @@ from gateway.core.decision import (
     VariantState,
 )
 from gateway.core.request import Options, Request
+from tests.support.configs import config_from
 
 NOW = 10_000.0
 
@@ -51,9 +52,7 @@ def config_of(**changes: Any) -> Config:
         },
         "policies": [policy()],
     }
-    return Config.model_validate(
-        {**sections, **changes},
-    )
+    return config_from({**sections, **changes})
 
 
 def endpoint(name: str, *, tier: str = "cloud", price: dict[str, float] | None = None, **where: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 from pydantic import field_validator
 
-from gateway.core.config import EndpointConfig
+from gateway.core.config import PlacedConfig
 from gateway.core.config.load import load_config, parse_config
 from gateway.core.config.problems import ConfigError
 from tests.unit.config_support import KINDS, TritonLike, changed, parsed, problems
@@ -123,7 +123,7 @@ def test_names_from_references_are_not_spelt_out_as_suggestions() -> None:
     assert "did you mean '${env:S}'?" in found
 
 
-class Talkative(EndpointConfig):
+class Talkative(PlacedConfig):
     kind: Literal["triton"]
     url: str
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.core.config import Retry
-from gateway.core.decision import Candidate, Decision, Snapshot, VariantState
+from gateway.core.decision import Decision, Snapshot, VariantState
 from gateway.core.errors import AttemptError
 from gateway.decide import Attempts, decide, may_attempt
 from gateway.resilience.budget import RetryBudget
@@ -55,7 +55,7 @@ class Run:
         self, failure: AttemptError | None = None, left: float | None = None, snapshot: Snapshot | None = None
     ) -> str | Halt:
         found = self.attempts.next(snapshot or self.snapshot, left, failure)
-        return found.variant.endpoint if isinstance(found, Candidate) else found
+        return found if isinstance(found, Halt) else found[0].variant.endpoint
 
 
 def test_each_place_once_best_first() -> None:

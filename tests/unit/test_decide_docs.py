@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.config import Config, EndpointConfig, Retry
+from gateway.core.config import Config, PlacedConfig, Retry
 from gateway.core.config.load import parse_config
 from gateway.core.decision import Decision, EndpointState, Snapshot, VariantKey
 from gateway.core.request import Options
@@ -22,7 +22,7 @@ from tests.unit.decide_config import NOW, Fixed, measured, request_of
 TEXT = (Path(__file__).parents[2] / "docs" / "policy.md").read_text()
 
 
-class Triton(EndpointConfig):
+class Triton(PlacedConfig):
     url: str
 
 

@@ -13,10 +13,11 @@ from tritonclient.grpc import service_pb2
 import gateway.jobs.measure as measuring
 from gateway.core.decision import VariantKey
 from gateway.core.errors import AttemptError
-from gateway.core.ports import Endpoint
+from gateway.core.ports import Endpoint, Permit
 from gateway.jobs.measure import Effort, MeasureError, measure
 from gateway.jobs.synthetic import synthetic_request
 from oip.reasons import Reason
+from tests.support.permits import PERMIT
 
 KEY = VariantKey("place", "m", "2")
 TAKES_S = 0.02
@@ -36,7 +37,9 @@ class Workbench:
         self.peak = 0
         self.bodies: list[bytes] = []
 
-    async def infer(self, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float) -> bytes:
+    async def infer(
+        self, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float, permit: Permit
+    ) -> bytes:
         self.bodies.append(body)
         self.inflight += 1
         self.peak = max(self.peak, self.inflight)
@@ -63,6 +66,7 @@ async def test_latency_and_capacity_are_those_of_the_place():
         KEY,
         lambda i: b"x" * (10 + i % 2),
         identity="aa",
+        permit=PERMIT,
         effort=replace(QUICK, max_inflight=FAR_OFF),
         progress=told.append,
         wall=lambda: 1234.5,
@@ -87,14 +91,18 @@ async def test_quantiles_are_those_of_live_figures(monkeypatch: pytest.MonkeyPat
         return taken
 
     monkeypatch.setattr(measuring._Job, "latency", latency)
-    profile = await measure(as_endpoint(Workbench(hands=1)), KEY, lambda i: b"x", identity="aa", effort=QUICK)
+    profile = await measure(
+        as_endpoint(Workbench(hands=1)), KEY, lambda i: b"x", identity="aa", permit=PERMIT, effort=QUICK
+    )
     assert profile.latency_p50_ms == pytest.approx(10.5)
     assert profile.latency_p95_ms == pytest.approx(np.quantile(taken, 0.95) * 1000)
 
 
 async def test_every_request_is_asked_for_by_its_number():
     place = Workbench(hands=1)
-    await measure(as_endpoint(place), KEY, lambda i: str(i).encode(), identity="aa", effort=QUICK)
+    await measure(
+        as_endpoint(place), KEY, lambda i: str(i).encode(), identity="aa", permit=PERMIT, effort=QUICK
+    )
     assert place.bodies[:30] == [str(i).encode() for i in range(30)]
 
 
@@ -104,6 +112,7 @@ async def test_a_slow_place_is_measured_on_fewer_samples():
         KEY,
         lambda i: b"",
         identity="aa",
+        permit=PERMIT,
         effort=Effort(warmup=0, samples=1000, latency_s=0.1, step_s=0.05, max_inflight=2),
     )
     assert 5 <= profile.samples <= 7
@@ -111,7 +120,9 @@ async def test_a_slow_place_is_measured_on_fewer_samples():
 
 async def test_what_a_place_refuses_to_take_on_is_beyond_its_capacity():
     place = Workbench(hands=8, takes_on=4)
-    profile = await measure(as_endpoint(place), KEY, lambda i: b"", identity="aa", effort=QUICK)
+    profile = await measure(
+        as_endpoint(place), KEY, lambda i: b"", identity="aa", permit=PERMIT, effort=QUICK
+    )
     assert profile.capacity_rps <= 4 / TAKES_S
     assert place.inflight == 0
 
@@ -119,7 +130,12 @@ async def test_what_a_place_refuses_to_take_on_is_beyond_its_capacity():
 async def test_a_place_that_does_not_answer_cannot_be_measured():
     with pytest.raises(MeasureError, match="m on place did not answer: too much"):
         await measure(
-            as_endpoint(Workbench(hands=1, takes_on=0)), KEY, lambda i: b"", identity="aa", effort=QUICK
+            as_endpoint(Workbench(hands=1, takes_on=0)),
+            KEY,
+            lambda i: b"",
+            identity="aa",
+            permit=PERMIT,
+            effort=QUICK,
         )
 
 

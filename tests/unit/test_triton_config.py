@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from gateway.backends.triton import TritonConfig, TritonEndpoint
 from gateway.core.errors import TidegateError
 from gateway.demo.triton import trace_args
+from tests.support.permits import ALONE
 from tests.support.processes import output_of
 
 
@@ -64,7 +65,7 @@ def test_tls_files_go_with_grpcs_and_in_pairs():
 
 
 async def test_a_tls_file_that_cannot_be_read_is_named_at_the_start():
-    endpoint = TritonEndpoint(config(url="grpcs://gpu:8001", tls={"ca_file": "/nowhere/ca.pem"}))
+    endpoint = TritonEndpoint(config(url="grpcs://gpu:8001", tls={"ca_file": "/nowhere/ca.pem"}), ALONE)
     with pytest.raises(TidegateError, match=r"Endpoint t: tls.ca_file '/nowhere/ca.pem' cannot be read"):
         await endpoint.start()
     await endpoint.close()

@@ -15,6 +15,7 @@ reading files (`load`) is imported from where it is used.
 
 from gateway.core.config.models import (
     Allow,
+    Batching,
     ClassConfig,
     Config,
     EndpointConfig,
@@ -23,6 +24,8 @@ from gateway.core.config.models import (
     Location,
     Match,
     ModelConfig,
+    PeerConfig,
+    PlacedConfig,
     PolicyConfig,
     Price,
     PrivacyConfig,
@@ -37,6 +40,7 @@ from gateway.core.config.models import (
 
 __all__ = [
     "Allow",
+    "Batching",
     "ClassConfig",
     "Config",
     "EndpointConfig",
@@ -45,6 +49,8 @@ __all__ = [
     "Location",
     "Match",
     "ModelConfig",
+    "PeerConfig",
+    "PlacedConfig",
     "PolicyConfig",
     "Price",
     "PrivacyConfig",

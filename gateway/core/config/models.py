@@ -37,6 +37,9 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 VERSION_PATTERN = r"^[0-9]+$"
 CURRENCY_PATTERN = r"^[A-Z]{3}$"
 
+MIN_TOKEN = 32
+"""Shortest credential of a peer gateway, in characters: it must not be guessed."""
+
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=NAME_PATTERN)]
 """Names of endpoints, policies, classes, sites: they become labels and headers."""
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
@@ -109,6 +112,16 @@ class Replicas(Strict):
     max: Annotated[int, Field(ge=1)] = 1
 
 
+class PeerConfig(Strict):
+    """A gateway that may pass requests on to this one, and where the data it passes on comes from."""
+
+    name: Name
+    token: Annotated[str, Field(min_length=MIN_TOKEN)]
+    """What it shows as its credential; the same text is `token` on its endpoint for this gateway."""
+    site: Name | None = None
+    """Origin of its requests, for `same: [site]`; None: not known, and `same` matches nothing."""
+
+
 class GatewayConfig(Strict):
     """The gateway itself. Its location takes part in every privacy decision."""
 
@@ -116,6 +129,7 @@ class GatewayConfig(Strict):
     location: Location
     limits: Limits = Limits()
     replicas: Replicas = Replicas()
+    peers: Annotated[tuple[PeerConfig, ...], Field(strict=False)] = ()
 
 
 class Price(Strict):
@@ -145,11 +159,11 @@ Fact = Annotated[str | int | float, BeforeValidator(_fact, json_schema_input_typ
 
 
 class EndpointConfig(Strict):
-    """What every kind of endpoint declares. A kind's own model adds its keys by inheritance."""
+    """What every kind of endpoint declares. A kind's own model adds its keys by inheritance, from
+    `PlacedConfig` where the operator says where it is."""
 
     name: Name
     kind: str
-    location: Location
     labels: dict[str, str] = Field(default_factory=dict)
     """Free text for people; shown by the operator API."""
     hardware: dict[str, Fact] = Field(default_factory=dict)
@@ -160,8 +174,31 @@ class EndpointConfig(Strict):
     def identity(self) -> str:
         """Twelve hex digits that tell one server from another under the same name: they change with
         what the kind itself declares (its address), not with price, place or labels."""
-        own = self.model_dump(mode="json", exclude=set(EndpointConfig.model_fields) - {"kind"})
+        own = self.model_dump(mode="json", exclude=set(PlacedConfig.model_fields) - {"kind"})
         return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def place(self) -> Place | None:
+        """Where the endpoint is; None for a group of devices, each of which has a place of its own."""
+        return None
+
+
+class PlacedConfig(EndpointConfig):
+    """An endpoint in one place."""
+
+    location: Location
+
+    @property
+    def place(self) -> Place:
+        return self.location.place
+
+
+class Batching(Strict):
+    """Requests that may be put together are answered at once: up to `max_size` rows, none kept
+    waiting longer than `delay_ms`."""
+
+    max_size: Annotated[int, Field(ge=1, le=1024)]
+    delay_ms: NotNegative = 0
 
 
 class VariantConfig(Strict):
@@ -177,6 +214,11 @@ class VariantConfig(Strict):
     precision: Name | None = None
     quality: Share | None = None
     """How good its answers are, 0 to 1, e.g. accuracy on a set of your own."""
+    artifact: Annotated[str, Field(min_length=1)] | None = None
+    """The model file that a pool or the devices of a group are to run, relative to this file. Beside it
+    may lie its golden vectors, `ARTIFACT.golden.npz`."""
+    batching: Batching | None = None
+    """Only with `artifact`; None: each request is run by itself."""
 
 
 class ModelConfig(Strict):

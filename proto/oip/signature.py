@@ -1,0 +1,28 @@
+"""What a model takes and gives: the part of its metadata and configuration that requests are held against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output. `shape` holds every dimension, the batch's included; -1 is any size.
+
+    `optional`: an input that a request may leave out.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """`max_batch` above 0: the first dimension of every tensor is the batch, of at most so many; 0: the
+    model has no batch of the server's making."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    max_batch: int = 0
