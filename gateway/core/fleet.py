@@ -20,7 +20,8 @@ class Device:
     `place` is of tier device and names its device and site, as enrolled. `heard_at` is the monotonic
     instant of its last heartbeat, `inflight` the requests at it. What it does not tell is None:
     `battery_percent` 0 to 100, `temperature_c`, `throttled` (by heat or power). `models` are those it
-    can answer now. `drained` devices get no new requests.
+    can answer now. `drained` devices get no new requests. `credential_sha256` is the digest of what the
+    device shows when it asks by itself.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Device:
     temperature_c: float | None = None
     throttled: bool | None = None
     models: frozenset[ModelKey] = frozenset()
+    credential_sha256: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

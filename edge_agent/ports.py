@@ -1,0 +1,56 @@
+"""What the agent's rooms ask of each other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol
+
+from edgewire.v1 import edge_pb2
+
+Fetch = Callable[[str, int], AsyncIterator[bytes]]
+"""Digest and offset -> the artifact's bytes from there. Raises OipError when the hub cannot give them."""
+
+
+class Models(Protocol):
+    """The models of a device: what serves now, and the way from the desired state to it.
+
+    Implemented by edge_agent.update over edge_agent.runtime; called by link and local. Everything runs
+    on one loop.
+    """
+
+    async def infer(self, request: bytes, timeout_s: float) -> bytes:
+        """A serialized ModelInferRequest to a serialized ModelInferResponse. Validates by proto/oip, so
+        raises OipError in the words that every route uses; UNKNOWN_MODEL, MODEL_UNAVAILABLE (not
+        active, or its worker is gone), DEADLINE. A cancelled task frees its caller at once."""
+        ...
+
+    def metadata(self, model: str, version: str) -> bytes:
+        """A serialized ModelMetadataResponse. Raises OipError."""
+        ...
+
+    def config(self, model: str, version: str) -> bytes:
+        """A serialized ModelConfigResponse. Raises OipError."""
+        ...
+
+    def ready(self, model: str, version: str) -> bool:
+        """Raises OipError for a model or version that the device does not have at all."""
+        ...
+
+    def states(self) -> Sequence[edge_pb2.ModelState]:
+        """One entry a model, for heartbeats."""
+        ...
+
+    @property
+    def inflight(self) -> int: ...
+
+    def desire(self, desired: Sequence[edge_pb2.DesiredModel], fetch: Fetch) -> None:
+        """Take note of a new desired state and work towards it in the background: fetch by digest,
+        verify, try in a process of its own, swap without dropping a request. The last one given counts.
+        What was desired and active is kept on disk and serves again after a restart without a hub."""
+        ...
+
+    async def start(self) -> None:
+        """Bring back what served last."""
+        ...
+
+    async def close(self) -> None: ...
