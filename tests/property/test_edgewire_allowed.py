@@ -63,8 +63,7 @@ def test_devices_that_no_rule_names_are_alike(one: AllowedSet, place: Place, oth
 def test_a_text_is_read_back_or_refused(text: str) -> None:
     try:
         found = decode(text)
-    except ValueError as error:
-        assert str(error)
+    except ValueError:
         return
     assert decode(found.encode()) == found
     assert found.rules or text == "none"
