@@ -180,7 +180,7 @@ def _open(tables: Compiled, snapshot: Snapshot, wall: Wall, decision: Decision, 
     endpoint = candidate.variant.endpoint
     if endpoint not in tables.groups:
         declared = tables.places.get(endpoint)
-        if declared is None or wall.of(declared):
+        if declared is None or candidate.device or wall.of(declared):
             return False
         return declared == candidate.place or not wall.of(candidate.place)
     if candidate.device:
