@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gateway.core.decision import Snapshot, VariantKey
 from gateway.core.fleet import Device, Group, Nearby
-from gateway.decide.tables import Wall
+from gateway.decide.tables import Target, Wall
 from gateway.routing.devices import best, sample
 from gateway.routing.pick import Rng
 
@@ -19,14 +19,22 @@ _NOBODY = Group()
 
 
 class Reach(NamedTuple):
-    """What a request finds in a group. `refused_by` names what forbids every device of it, () when one
-    is allowed; `away` says why none of those allowed can answer now, "" when one can."""
+    """What a request finds at an endpoint. `refused_by` names what forbids its place, or every device
+    of a group, () when one is allowed; `away` says why none of those allowed can answer now, "" when one
+    can, and for an endpoint in one place."""
 
     refused_by: tuple[str, ...]
     away: str
 
 
-def reach(snapshot: Snapshot, key: VariantKey, wall: Wall) -> Reach:
+def reach(snapshot: Snapshot, target: Target, wall: Wall) -> Reach:
+    """For any variant's endpoint."""
+    if target.place is None:
+        return reach_group(snapshot, target.key, wall)
+    return Reach(wall.endpoints[target.key.endpoint], "")
+
+
+def reach_group(snapshot: Snapshot, key: VariantKey, wall: Wall) -> Reach:
     """A group without devices forbids nothing and has nobody to answer."""
     group = snapshot.groups.get(key.endpoint, _NOBODY)
     if not group.devices:
