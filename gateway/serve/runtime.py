@@ -89,7 +89,7 @@ class Runtime:
         kinds = cast(
             "dict[str, Callable[[EndpointConfig, Surroundings], Endpoint]]", discover("gateway.backends")
         )
-        surroundings = Surroundings(self._settings.config, self._settings.state_dir, self._state.fleet)
+        surroundings = Surroundings(self._settings.config, self._settings.state_dir, lambda name, group: None)
         for declared in self._settings.config.endpoints:
             name = declared.name
             endpoint = self._endpoints[name] = kinds[declared.kind](declared, surroundings)
