@@ -24,7 +24,6 @@ from tests.support.fakes import config_of
 from tests.support.permits import PERMIT
 from tests.support.replica import Replica
 from tests.support.triton import REPOSITORY, infer_body, slow_log
-from tests.support.waiting import until
 
 TOKEN = "the-token-of-a-gateway-in-a-test-0001"
 
@@ -36,7 +35,9 @@ gateway:
   peers: [{{name: gw, token: {token}, site: s1}}]
 endpoints:
   - {{name: t, kind: triton, url: "grpc://127.0.0.1:{port}", location: {{tier: cloud, region: eu}}}}
+  - {{name: down, kind: triton, url: "grpc://127.0.0.1:1", location: {{tier: cloud, region: eu}}}}
 models:
+  - {{name: lost, variants: [{{endpoint: down}}]}}
   - {{name: id2d_fp32, idempotent: true, variants: [{{endpoint: t}}]}}
   - {{name: slow_identity, idempotent: true, variants: [{{endpoint: t}}]}}
 privacy:
@@ -195,36 +196,15 @@ class TestGatewayEndpoint(EndpointSuite):
         for _ in range(20):
             assert await endpoint.infer(BODY, metadata, 5, permit)
 
-    async def test_an_upstream_whose_place_is_gone_is_there_itself(self, gateway_place: GatewayPlace):
-        endpoint = gateway_place.endpoint()
-        await endpoint.start()
-        gateway_place._triton.kill()
-        try:
-            with pytest.raises(AttemptError) as caught:
-                await endpoint.infer(BODY, (), 5, PERMIT)
-            error = caught.value
-            assert error.reason in (Reason.MODEL_UNAVAILABLE, Reason.NO_CANDIDATE)
-            assert (error.grpc_status, error.sent, error.retryable) == ("UNAVAILABLE", True, True)
-            assert (await endpoint.health([], 5)).up
-        finally:
-            gateway_place._triton.start()
-            await endpoint.close()
-        endpoint = gateway_place.endpoint()
-        await endpoint.start()
-        ready = False
-
-        def seen() -> bool:
-            return ready
-
-        async def look() -> None:
-            nonlocal ready
-            while not ready:
-                ready = (await endpoint.health([(IDENTITY, "")], 5)).models[0].ready
-
-        import asyncio
-
-        await asyncio.gather(until(seen), look())
-        await endpoint.close()
+    async def test_an_upstream_whose_place_is_gone_is_there_itself(self, endpoint: Endpoint):
+        with pytest.raises(AttemptError) as caught:
+            await endpoint.infer(infer_body("lost", np.zeros((1, 1), np.float32)), (), 5, PERMIT)
+        error = caught.value
+        assert (error.reason, error.grpc_status) == (Reason.NO_CANDIDATE, "UNAVAILABLE")
+        assert (error.sent, error.retryable) == (True, True)
+        assert error.message == "Endpoint up has no place that can answer."
+        health = await endpoint.health([("lost", "")], 5)
+        assert (health.up, [model.ready for model in health.models]) == (True, [False])
 
 
 BODY = infer_body(IDENTITY, np.zeros((1, 1), np.float32))
