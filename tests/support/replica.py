@@ -29,10 +29,14 @@ class Replica:
     def __init__(self, config: str, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / "tidegate.yaml"
-        self._file.write_text(config)
+        self.write(config)
         self.log = folder / "replica.log"
         self.grpc_port, self.http_port, _ = _free_ports(Ports(0, 0, 0))
         self._process: subprocess.Popen[str] | None = None
+
+    def write(self, config: str) -> None:
+        """Its configuration from the next start on."""
+        self._file.write_text(config)
 
     @property
     def grpc(self) -> str:
