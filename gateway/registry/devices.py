@@ -1,4 +1,4 @@
-"""An enrolled device, as the registry knows it."""
+"""A device as it is enrolled."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Enrolled:
-    """One device that may join.
+    """One enrolled device. `name` is unique among all gateways' devices that this registry knows.
 
-    `credential_sha256` is the digest (32 bytes) of what it shows. A drained device gets no new requests,
-    a revoked one is not let in.
+    `site` and `labels` come from the token that it redeemed. `credential_sha256` (32 bytes) is the
+    digest of the credential that it shows on each connection; the credential itself stays on the
+    device. A `drained` device gets no new requests. A `revoked` one may not connect, and its name can be
+    enrolled anew.
     """
 
     name: str
