@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from edgewire import allowed
 from edgewire.v1 import inside_pb2, inside_pb2_grpc
@@ -17,6 +20,15 @@ from oip.reasons import Reason
 MAX_TIMEOUT_MS = 2**31
 
 
+class Alive(health_pb2_grpc.HealthServicer):
+    """Says that the hub's loop runs: the cheapest question that there is."""
+
+    async def Check(
+        self, request: health_pb2.HealthCheckRequest, context: grpc.aio.ServicerContext
+    ) -> health_pb2.HealthCheckResponse:
+        return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
+
+
 class InsideCalls(inside_pb2_grpc.HubInsideServicer):
     def __init__(
         self, book: Book, streams: Streams, fleet: Fleet, max_bytes: int, clock: Callable[[], float]
@@ -27,17 +39,30 @@ class InsideCalls(inside_pb2_grpc.HubInsideServicer):
         self._max_bytes = max_bytes
         self._clock = clock
         self._closing = False
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
 
-    def close(self) -> None:
-        """Take no new inferences."""
+    async def drain(self, grace_s: float) -> None:
+        """Take no new inferences, and wait for those that run."""
         self._closing = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self._idle.wait()
 
     async def Forward(
         self, request: inside_pb2.ForwardRequest, context: grpc.aio.ServicerContext
     ) -> inside_pb2.ForwardReply:
         """Ends within `timeout_ms`; a cancelled call cancels the inference at the device."""
         began = self._clock()
-        outcome = await self._forwarded(request)
+        self._running += 1
+        self._idle.clear()
+        try:
+            outcome = await self._forwarded(request)
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
         return inside_pb2.ForwardReply(
             response=outcome.response,
             reason="" if outcome.reason is None else outcome.reason.value,

@@ -27,10 +27,10 @@ CHUNK_BYTES = 256 * 1024
 FETCHES = 32
 """Fetches at once; a device waits for its turn."""
 RETRY_KEY = "retry-after-ms"
-FORWARDED = 5.0
 logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext
+_EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009  # the stubs do not name it
 Files = Callable[[Enrolled], Mapping[str, tuple[Path, int]]]
 """The files that a device may fetch: path and size by digest."""
 Desire = Callable[[Enrolled], tuple[edge_pb2.DesiredModel, ...]]
@@ -82,7 +82,7 @@ class DeviceCalls(edge_pb2_grpc.EdgeHubServicer):
             await _abort(context, "RESOURCE_EXHAUSTED", "Too many devices connect at once.", hint)
         if self._closing:
             await _abort(context, "UNAVAILABLE", "The hub is stopping.")
-        stream = Stream(enrolled.name, self._terms, self._fleet, self._clock)
+        stream = Stream(enrolled, self._terms, self._fleet, self._clock)
         stream.session.desire(self._desire(enrolled))
         self._streams.join(stream)
         tasks = [
@@ -142,7 +142,7 @@ class DeviceCalls(edge_pb2_grpc.EdgeHubServicer):
 async def _read(context: Context, stream: Stream) -> None:
     while True:
         message: Any = await context.read()
-        if message is grpc.aio.EOF:
+        if message is _EOF:
             return
         stream.receive(message)
 

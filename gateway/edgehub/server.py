@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
 
 from edgewire.v1 import edge_pb2, edge_pb2_grpc, inside_pb2_grpc
 from gateway.core.config import Config
 from gateway.edgehub.book import Book
 from gateway.edgehub.desired import desired_of, offers
 from gateway.edgehub.fleet import Fleet
-from gateway.edgehub.inside import InsideCalls
+from gateway.edgehub.inside import Alive, InsideCalls
 from gateway.edgehub.ports import ArtifactFile, Artifacts, Roll
 from gateway.edgehub.public import DeviceCalls
 from gateway.edgehub.session import Terms
@@ -98,7 +98,6 @@ class HubServer:
         self._inside = InsideCalls(self._book, self._streams, self._fleet, most, clock)
         self._public_server: grpc.aio.Server | None = None
         self._inside_server: grpc.aio.Server | None = None
-        self._ready = health.aio.HealthServicer()
         self._roll_wanted = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -122,8 +121,7 @@ class HubServer:
         edge_pb2_grpc.add_EdgeHubServicer_to_server(self._devices, self._public_server)
         self._inside_server = grpc.aio.server(options=INSIDE_OPTIONS)
         inside_pb2_grpc.add_HubInsideServicer_to_server(self._inside, self._inside_server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._ready, self._inside_server)
-        await self._ready.set("", health_pb2.HealthCheckResponse.SERVING)
+        health_pb2_grpc.add_HealthServicer_to_server(Alive(), self._inside_server)
         shown = f"[{self._host}]" if ":" in self._host else self._host
         try:
             self._bind_inside(self._inside_server)
@@ -139,12 +137,7 @@ class HubServer:
 
     async def close(self, grace_s: float) -> None:
         """Finish what runs, for `grace_s` at most, then end every stream and both listeners."""
-        self._inside.close()
-        if self._inside_server is not None:
-            await self._ready.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
-            deadline = time.monotonic() + grace_s
-            while any(s.session.inflight for s in self._streams) and time.monotonic() < deadline:
-                await asyncio.sleep(0.02)
+        await self._inside.drain(grace_s)
         self._devices.close()
         for task in self._tasks:
             task.cancel()
@@ -186,7 +179,11 @@ class HubServer:
                     stream.end("PERMISSION_DENIED", f"Device {name} is revoked: ask the gateway's operator.")
                 self._fleet.forget(name)
                 continue
-            if stream is not None:
+            if stream is None:
+                pass
+            elif stream.credential_sha256 != enrolled.credential_sha256:
+                stream.end("PERMISSION_DENIED", f"Device {name} was enrolled anew with another credential.")
+            else:
                 stream.desire(self._desired(enrolled))
             self._fleet.changed(name, urgent=True)
 

@@ -20,6 +20,7 @@ from gateway.edgehub.session import (
     Session,
     Terms,
 )
+from gateway.registry.devices import Enrolled
 from oip.reasons import Reason
 
 
@@ -38,8 +39,9 @@ class Outcome:
 class Stream:
     """One stream of one device. Lives on the hub's loop."""
 
-    def __init__(self, device: str, terms: Terms, fleet: Fleet, clock: Callable[[], float]) -> None:
-        self.device = device
+    def __init__(self, device: Enrolled, terms: Terms, fleet: Fleet, clock: Callable[[], float]) -> None:
+        self.device = device.name
+        self.credential_sha256 = device.credential_sha256
         self.session = Session(terms, clock())
         self.wake = asyncio.Event()
         """Set when there is something to write."""
