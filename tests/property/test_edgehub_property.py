@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from random import Random
 
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from gateway.edgehub.session import Answered, Closed, Event, Failed, Full, Lost,
 
 SETTINGS = settings(max_examples=200, derandomize=True, database=None, deadline=None)
 TERMS = Terms("gw", heartbeat_s=1.0, max_message_bytes=5000, max_inflight=4, max_held_bytes=8000)
+
 
 class Course:
     """A hub and a device that mostly keep to the rules, `rng` choosing what happens next."""
@@ -138,7 +140,7 @@ def test_an_honest_device_gets_and_gives_every_byte_whatever_the_order(sizes: li
     session.receive(edge_pb2.DeviceMessage(hello=edge_pb2.Hello()), 0.0)
     bodies = [rng.randbytes(size) for size in sizes]
     numbers = [session.ask(body, 1, "none", "") for body in bodies]
-    arrived = {number: b"" for number in numbers}
+    arrived = dict.fromkeys(numbers, b"")
     wanted: dict[int, int] = {}
     since: Counter[int] = Counter()
     while (message := session.take()) is not None:
@@ -181,7 +183,7 @@ def test_no_more_are_let_in_than_the_rate_and_the_burst_allow(gaps: list[float],
         if 0 < wait_s < MAX_HINT_S:
             hints.append(now + wait_s)
     assert let_in <= burst + (now - 100.0) * rate + 1
-    assert all(later - earlier >= 0.9 / rate for earlier, later in zip(hints, hints[1:], strict=False))
+    assert all(later - earlier >= 0.9 / rate for earlier, later in pairwise(hints))
 
 
 names = st.sampled_from(["a", "b", "c"])
@@ -203,7 +205,8 @@ def test_groups_that_share_a_device_are_known_to_be_able_to(one, other, site: st
     for config, chosen in ((first, one), (second, other)):
         wanted = chosen.get("site", site)
         expected = site in wanted and all(
-            has.get(key) is not None and has[key] in values for key, values in chosen.get("labels", {}).items()
+            has.get(key) is not None and has[key] in values
+            for key, values in chosen.get("labels", {}).items()
         )
         assert groups.selects(config, site, has) == expected
     if groups.selects(first, site, has) and groups.selects(second, site, has):
