@@ -360,12 +360,12 @@ async def test_requests_that_are_never_sent_say_so():
         assert why(await inside.forward("cam-7", b"x")) == ("unavailable", False)
         assert why(await inside.forward("cam-1", bytes(2**20 + 1))) == ("too_large", False)
         assert why(await inside.forward("cam-1", b"x", timeout_s=0)) == ("deadline", False)
-        calls = [inside.start("cam-1", slow_body(20)) for _ in range(64)]
-        await until(lambda: device.given == 64)
+        calls = [inside.start("cam-1", slow_body(20)) for _ in range(256)]
+        await until(lambda: device.given == 256)
         full = await inside.forward("cam-1", slow_body(0))
         assert (why(full), full.message) == (
             ("overloaded", False),
-            "Device cam-1 has 64 requests under way.",
+            "Device cam-1 has 256 requests under way.",
         )
         hub.roll.change("cam-1", drained=True)
         await hub.server.roll_changed()
