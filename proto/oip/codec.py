@@ -26,6 +26,7 @@ from oip.errors import OipError
 from oip.http_request import HEADER_LENGTH, Parameter, json_length, parse_infer
 from oip.names import shown
 from oip.reasons import Reason
+from oip.scan import varint_bytes
 
 # The generated module makes its classes at run time, so a type checker cannot see them.
 _pb: Any = service_pb2
@@ -114,7 +115,7 @@ def decode_infer(
     # Written by hand, the tensors are copied once and not three times.
     parts: list[bytes | memoryview] = [request.SerializeToString()]
     for given in asked.inputs:
-        parts += (_RAW_INPUT_TAG, _varint(len(given.raw)), given.raw)
+        parts += (_RAW_INPUT_TAG, varint_bytes(len(given.raw)), given.raw)
     return b"".join(parts), HttpInferContext(asked.id, default, outputs)
 
 
@@ -229,15 +230,6 @@ def named_model(request: bytes) -> tuple[str, str]:
     except DecodeError:
         raise OipError(Reason.MALFORMED, "The request is not well-formed protobuf.") from None
     return message.name, message.version
-
-
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
 
 
 def _failed(fault: str) -> OipError:

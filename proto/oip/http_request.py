@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn, cast
 
@@ -88,6 +88,15 @@ def parse_infer(headers: Mapping[str, str], body: bytes, max_bytes: int | None =
     inputs = _inputs(document, tail, max_bytes)
     outputs = tuple(_output(entry, where) for entry, where in _named(document, "outputs", "Output"))
     return HttpInfer(request_id or "", bool(binary_output), parameters, inputs, outputs)
+
+
+def joined_headers(headers: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
+    """Headers as `parse_infer` takes them, from pairs of lower-case name and value as they arrived."""
+    joined: dict[str, str] = {}
+    for key, value in headers:
+        text = value if isinstance(value, str) else value.decode("latin-1")
+        joined[key] = f"{joined[key]},{text}" if key in joined else text
+    return joined
 
 
 def json_length(headers: Mapping[str, str], length: int) -> int:
