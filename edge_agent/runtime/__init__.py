@@ -6,9 +6,9 @@
     optable     the operators that the runtime has
     golden      golden vectors: inputs, and the outputs that they must give
     engine      an interpreter by the first delegate that works, bound by names
-    sandbox     a memory limit, and an end with the agent
     worker      the process: checks, loads, answers, one request after the other
     process     the agent's end of one worker
+    launch      from an artifact on disk to a worker that has it loaded and tried
     served      a model that answers: validation, batching, worker after worker
 
 Nothing that came from outside the device is parsed in the agent's own process but requests, and those

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edge_agent.runtime import sandbox
+from edge_agent import sandbox
 
 if TYPE_CHECKING:
     from edge_agent.runtime.engine import Engine
