@@ -48,8 +48,8 @@ def find_elements(body: bytes, part: InputPart, model: str) -> list[Span]:
     assert part.contents is not None
     wanted = _FIELD.get(part.datatype, 0)
     low, high = part.contents
-    if wanted == _BYTES and (spans := _only_bytes(body, low, high)) is not None:
-        return spans
+    if wanted == _BYTES and (elements := _only_bytes(body, low, high)) is not None:
+        return elements
     spans: list[Span] = []
     others: set[int] = set()
     for number, wire, _, start, end in fields(body, low, high, [MAX_FIELDS]):

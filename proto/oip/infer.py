@@ -113,13 +113,11 @@ def _failed(fault: str) -> OipError:
 
 
 def _array(body: bytes, part: InputPart, data: Data) -> Array:
-    if data.typed:
-        flat = contents.decode(body, part.datatype, data.spans)
-    else:
-        ((low, high),) = data.spans
-        flat = _from_raw(part, memoryview(body)[low:high])
     try:
-        return flat.reshape(part.shape)
+        if data.typed:
+            return contents.decode(body, part.datatype, data.spans).reshape(part.shape)
+        ((low, high),) = data.spans
+        return _from_raw(part, memoryview(body)[low:high]).reshape(part.shape)
     except ValueError:
         raise OipError(
             Reason.MALFORMED, f"Input {shown(part.name)} has a shape that this runtime cannot hold."

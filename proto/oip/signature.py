@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class TensorSpec:
     """One input or output. `shape` holds every dimension, the batch's included; -1 is any size.
 
-    `optional`: an input that a request may leave out. `any_shape`: the shape is not known, and no
-    request is held against it.
+    `optional`: an input that a request may leave out. `any_shape`: the shape is not known, or is not
+    what its data takes; neither shape nor size of a request is held against it.
     """
 
     name: str

@@ -77,7 +77,9 @@ def check_parts(body: bytes, parts: RequestParts, signature: Signature, model: s
         if specs:
             _check_against(parts.inputs, specs, signature.max_batch, model)
         for part, found in zip(parts.inputs, data, strict=True):
-            _check_size(body, part, found, model)
+            spec = specs.get(part.name)
+            if spec is None or not spec.any_shape:
+                _check_size(body, part, found, model)
     except Broken as fault:
         refuse_broken(Reason.MALFORMED, "The ModelInferRequest", fault)
     _check_outputs(parts.outputs, signature.outputs, model)
@@ -132,7 +134,9 @@ def _check_names(parts: RequestParts, specs: dict[str, TensorSpec], model: str) 
 
 def _find_data(body: bytes, parts: RequestParts, at: int, model: str) -> Data:
     part = parts.inputs[at]
-    tensors.check_datatype(part.datatype, tensors.input_at(part.name))
+    where = tensors.input_at(part.name)
+    tensors.check_datatype(part.datatype, where)
+    tensors.check_shape(list(part.shape), where)
     if parts.raws:
         if part.contents is not None:
             raise wording.contents_beside_raw(part.name, model)
@@ -151,7 +155,6 @@ def _check_against(
         expected = specs[part.name].datatype
         if part.datatype != expected and expected in tensors.SIZES:
             raise wording.other_datatype(part.name, model, part.datatype, expected)
-        tensors.check_shape(list(part.shape), tensors.input_at(part.name))
     batched = [part for part in inputs if max_batch and not specs[part.name].any_shape]
     for part in batched:
         if not part.shape:
