@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_agent.delegates import DelegateSpec
 from edge_agent import sandbox
+from edge_agent.delegates import DelegateSpec
 from edge_agent.runtime import frames
 from edge_agent.runtime.settings import RuntimeSettings
 from oip.signature import TensorSpec

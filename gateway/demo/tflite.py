@@ -46,14 +46,19 @@ class Graph:
         from ai_edge_litert import schema_py_generated as schema
 
         index = self.tensor(name, values.shape, values.dtype)
-        buffer = schema.BufferT()
+        buffer: Any = schema.BufferT()
         buffer.data = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
         self._buffers.append(buffer)
         self._tensors[index].buffer = len(self._buffers)
         return index
 
     def node(
-        self, operator: str, inputs: Sequence[int], outputs: Sequence[int], options: Any = None, version: int = 1
+        self,
+        operator: str,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        options: Any = None,
+        version: int = 1,
     ) -> None:
         """`operator` is its name in the schema; `options` one of the schema's option objects."""
         from ai_edge_litert import schema_py_generated as schema
