@@ -6,7 +6,7 @@
       - {library: /usr/lib/libvx_delegate.so, options: {cache: "1"}}
       - xnnpack
       - builtin
-    limits: {max_body_mb: 64, memory_mb: 1024}
+    limits: {max_body_mb: 64, memory_mb: 2048}
 
 Strict: what is not known is an error with its line.
 """
@@ -25,7 +25,7 @@ from edge_agent.state import is_name
 
 MAX_THREADS = 64
 MAX_BODY_MB = 1024
-MIN_MEMORY_MB = 64
+MIN_MEMORY_MB = 512
 MAX_MEMORY_MB = 1024 * 1024
 BUILT_IN_DELEGATES = ("xnnpack", "builtin")
 
@@ -40,11 +40,11 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`max_body_mb`: the largest request, in MiB. `memory_mb`: what one worker process may take, in MiB;
-    None: no bound."""
+    """`max_body_mb`: the largest request, in MiB. `memory_mb`: the address space of one worker process, in
+    MiB, of which the runtime takes some 400 before it has a model."""
 
     max_body_mb: int = 64
-    memory_mb: int | None = None
+    memory_mb: int = 2048
 
     @property
     def max_body_bytes(self) -> int:
@@ -134,8 +134,8 @@ class _Reader:
         for key, number, at in self._entries(value, line, "limits", ("max_body_mb", "memory_mb")):
             if key == "max_body_mb":
                 body = self._integer(key, number, at, 1, MAX_BODY_MB) or body
-            elif number is not None:
-                memory = self._integer(key, number, at, MIN_MEMORY_MB, MAX_MEMORY_MB)
+            else:
+                memory = self._integer(key, number, at, MIN_MEMORY_MB, MAX_MEMORY_MB) or memory
         return Limits(body, memory)
 
     def _delegates(self, value: Any, line: int) -> tuple[Library | str, ...]:

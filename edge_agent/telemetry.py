@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -36,24 +37,49 @@ def read_telemetry(sys: Path = Path("/sys")) -> edge_pb2.Telemetry:
 
 
 class Readings:
-    """Reads in a thread, one at a time. A reading that hangs leaves the last one to be sent."""
+    """Reads in a thread of its own, one at a time, which no one waits for at the end of the process."""
 
     def __init__(self, read: Callable[[], edge_pb2.Telemetry] = read_telemetry) -> None:
         self._read = read
         self._last = edge_pb2.Telemetry()
-        self._reading: asyncio.Task[edge_pb2.Telemetry] | None = None
+        self._reading: asyncio.Future[edge_pb2.Telemetry] | None = None
 
     async def latest(self) -> edge_pb2.Telemetry:
-        """A new reading, or a copy of the last one when it takes longer than READ_TIMEOUT_S."""
+        """A new reading, or a copy of the last one when it fails or takes longer than READ_TIMEOUT_S."""
         if self._reading is None:
-            self._reading = asyncio.create_task(asyncio.to_thread(self._read))
-        done, _ = await asyncio.wait((self._reading,), timeout=READ_TIMEOUT_S)
+            self._reading = self._begin()
+        reading = self._reading
+        done, _ = await asyncio.wait((reading,), timeout=READ_TIMEOUT_S)
         if done:
-            self._last = self._reading.result()
             self._reading = None
+            if reading.exception() is None:
+                self._last = reading.result()
         copy = edge_pb2.Telemetry()
         copy.CopyFrom(self._last)
         return copy
+
+    def _begin(self) -> asyncio.Future[edge_pb2.Telemetry]:
+        loop = asyncio.get_running_loop()
+        reading: asyncio.Future[edge_pb2.Telemetry] = loop.create_future()
+
+        def tell(result: edge_pb2.Telemetry | Exception) -> None:
+            if reading.done():
+                return
+            if isinstance(result, Exception):
+                reading.set_exception(result)
+            else:
+                reading.set_result(result)
+
+        def read() -> None:
+            try:
+                result: edge_pb2.Telemetry | Exception = self._read()
+            except Exception as error:
+                result = error
+            with suppress(RuntimeError):  # The loop has closed meanwhile.
+                loop.call_soon_threadsafe(tell, result)
+
+        threading.Thread(target=read, name="tidegate-telemetry", daemon=True).start()
+        return reading
 
 
 def _heat(sys: Path, telemetry: edge_pb2.Telemetry) -> None:

@@ -11,7 +11,6 @@ import socket
 import time
 from typing import Any, cast
 
-import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
