@@ -28,7 +28,7 @@ class Route:
     version: str | None = None
 
 
-_SERVER = {
+_SERVER: dict[tuple[str, ...], Route] = {
     ("v2",): Route("ServerMetadata", _GET),
     ("v2", "health", "live"): Route("ServerLive", _GET),
     ("v2", "health", "ready"): Route("ServerReady", _GET),
@@ -37,7 +37,7 @@ _SERVER = {
     ("v2", "logging"): Route("LogSettings"),
     ("v2", "repository", "index"): Route("RepositoryIndex"),
 }
-_MODEL = {
+_MODEL: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
     (): ("ModelMetadata", _GET),
     ("ready",): ("ModelReady", _GET),
     ("config",): ("ModelConfig", _GET),
@@ -76,6 +76,8 @@ def find_route(raw_path: bytes) -> Route:
             and (not region or (len(region) == 2 and region[0] == "region"))
         ):
             return Route(_SHARED_MEMORY[kind] + _SHARED_MEMORY_ACTIONS[action])
+        case _:
+            pass
     raise OipError(Reason.NOT_FOUND, "no such path: see GET /v2 for what this server is")
 
 
