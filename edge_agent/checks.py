@@ -110,7 +110,7 @@ def delegates(specs: Sequence[DelegateSpec]) -> Iterator[Check]:
     for entry in probe(specs):
         name = f"delegate {entry['delegate']}"
         if entry["available"]:
-            yield Check(name, True, f"takes {entry['nodes_taken']} of {entry['nodes']} nodes")
+            yield Check(name, True, "it works")
         else:
             yield Check(name, False, f"{entry['reason']} Install it, or take it out of agent.yaml")
 

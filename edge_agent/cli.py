@@ -107,8 +107,10 @@ def probe(config: ConfigFile = None, as_json: AsJson = False) -> None:
         return
     for entry in found:
         name = " ".join(str(part) for part in (entry["delegate"], entry["version"]) if part)
-        if entry["available"]:
-            print(f"{name}: takes {entry['nodes_taken']} of {entry['nodes']} nodes of the bundled model")
+        if entry["kind"] == "builtin" and entry["available"]:
+            print(f"{name}: runs the nodes that no other delegate takes")
+        elif entry["available"]:
+            print(f"{name}: takes {entry['nodes_taken']} of {entry['nodes']} nodes of a small model")
         else:
             print(f"{name}: not available. {entry['reason']}")
 

@@ -44,6 +44,8 @@ class TinyModels:
     fetch: Fetch | None = None
     state: edge_pb2.ModelState.State.ValueType = edge_pb2.ModelState.ACTIVE
     closed: bool = False
+    nap_s: float | None = None
+    """So long `slow` takes by itself, for an agent in another process."""
 
     async def infer(self, request: bytes, timeout_s: float) -> bytes:
         view = scan_request(request)
@@ -55,7 +57,7 @@ class TinyModels:
         try:
             if view.model_name == "slow":
                 self.entered.set()
-                await self.release.wait()
+                await (self.release.wait() if self.nap_s is None else asyncio.sleep(self.nap_s))
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
@@ -110,8 +112,8 @@ class TinyModels:
 
 
 def tiny_models(folder: Path, config: AgentConfig) -> TinyModels:
-    """In place of the agent's own, for its process."""
-    return TinyModels()
+    """In place of the agent's own, for its process; `slow` takes half a second."""
+    return TinyModels(nap_s=0.5)
 
 
 def identity_request(
