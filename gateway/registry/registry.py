@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import RowMapping, delete, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -122,7 +122,7 @@ async def _token(connection: AsyncConnection, digest: bytes) -> Token | None:
     )
 
 
-def _enrolled(row: Mapping[str, Any]) -> Enrolled:
+def _enrolled(row: RowMapping) -> Enrolled:
     names = ("name", "site", "labels", "credential_sha256", "drained", "revoked")
     return Enrolled(**{name: row[name] for name in names})
 
