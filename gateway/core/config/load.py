@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,7 @@ def parse(text: str, name: str, kinds: Kinds, environ: Mapping[str, str], base_d
     root, findings = served.strip(source.tree)
     findings += checks.references(root)
     findings += checks.sense(root)
+    findings += _settle_artifacts(root, base_dir)
     config, objections = _build(root, kinds, source)
     findings += objections
     problems = [*source.problems]
@@ -96,6 +98,43 @@ def parse(text: str, name: str, kinds: Kinds, environ: Mapping[str, str], base_d
     if problems or config is None:
         raise ConfigError(problems)
     return Loaded(config, source)
+
+
+def _settle_artifacts(root: dict[str, object], base_dir: Path) -> Iterator[Finding]:
+    """Make every variant's `artifact` absolute, in place; finds those that cannot be read."""
+    for i, model in enumerate(_list(root.get("models"))):
+        variants = cast("dict[str, object]", model).get("variants") if isinstance(model, dict) else None
+        for j, item in enumerate(_list(variants)):
+            if not isinstance(item, dict):
+                continue
+            variant = cast("dict[str, object]", item)
+            written = variant.get("artifact")
+            if not isinstance(written, str) or not written:
+                continue
+            path = os.path.abspath(base_dir / written)
+            wrong = _unreadable(path)
+            if wrong:
+                yield Finding(("models", i, "variants", j, "artifact"), f"artifact {show(written)}: {wrong}")
+            variant["artifact"] = path
+
+
+def _unreadable(path: str) -> str:
+    """Why a file cannot be read, "" for one that can."""
+    try:
+        if os.path.isdir(path):
+            return "this is a directory: name the file in it"
+        if not os.path.exists(path):
+            return "there is no such file: give its path, relative to this file"
+        if not os.path.isfile(path):
+            return "not a regular file"
+        with open(path, "rb"):
+            return ""
+    except (OSError, ValueError):
+        return "the file cannot be read: check its permissions"
+
+
+def _list(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else []
 
 
 def _build(root: dict[str, object], kinds: Kinds, source: Source) -> tuple[Config | None, list[Finding]]:
