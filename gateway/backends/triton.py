@@ -1,335 +1,61 @@
-"""A Triton server over gRPC.
-
-One grpc.aio channel per endpoint carries everything: inferences as raw bytes through identity
-serializers, and health, metadata, configuration and statistics with the messages of tritonclient.
-tritonclient's own client class would parse each answer only for it to be serialized again, and would
-open a second view of the same connection.
-
-How a call ends although the other side does not:
-- it waits for a connection only while one is being made, at most half its time and at most a second;
-  a place that refuses connections is told apart at once, so that its time is left for another place;
-- gRPC's deadline ends it, and a local timer a little later if gRPC does not;
-- a connection that has fallen silent under a call is pinged, and closed when no answer comes; the
-  next call is made on a new one.
-
-One task watches the channel and dials again after a loss, so the first request after a restart does
-not pay for the connection.
-"""
+"""A Triton server over gRPC."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
-from urllib.parse import urlsplit
+from typing import ClassVar, Literal
 
-from pydantic import field_validator, model_validator
-
+from gateway.backends._address import AddressedConfig
+from gateway.backends._channel import OipChannel
 from gateway.backends._triton_status import failure_of
-from gateway.core.config import EndpointConfig, PlacedConfig
-from gateway.core.config.models import Strict
-from gateway.core.errors import AttemptError, TidegateError
-from gateway.core.ports import Health, ModelHealth, Permit, Surroundings
-from oip.reasons import STATUS, Reason
-
-if TYPE_CHECKING:
-    import grpc.aio
-
-CONNECT_WAIT_S = 1.0
-"""Longest that a call waits for a connection that is being made."""
-CLOSE_S = 1.0
-"""How long the end of a closed channel is waited for."""
-GUARD_S = 0.5
-"""How long after gRPC's own deadline the local timer ends a call."""
-MAX_METADATA_BYTES = 2**20
-
-CHANNEL_OPTIONS = (
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    # A server's refusal quotes the caller's names and id, and comes as metadata.
-    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
-    ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
-    # Quiet for 5 s with a call under way: ping, and give up after another 3 s. Core waits for a ping's
-    # answer by its own setting, whose minute the keepalive timeout does not shorten.
-    ("grpc.keepalive_time_ms", 5000),
-    ("grpc.keepalive_timeout_ms", 3000),
-    ("grpc.http2.ping_timeout_ms", 3000),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 3000),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    # A proxy from the environment would be a relay that no location was declared for.
-    ("grpc.enable_http_proxy", 0),
-)
-
-_SERVICE = "/inference.GRPCInferenceService/"
-_RPCS = ("ModelInfer", "ServerLive", "ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics")
+from gateway.core.config import EndpointConfig
+from gateway.core.errors import AttemptError
+from gateway.core.ports import Health, Permit, Surroundings
 
 
-class TlsConfig(Strict):
-    """Paths of PEM files. Without `ca_file` the system's roots count; `cert_file` and `key_file`
-    are this gateway's own, for a server that asks for them."""
-
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-
-    @model_validator(mode="after")
-    def _pair(self) -> Self:
-        if (self.cert_file is None) != (self.key_file is None):
-            raise ValueError("cert_file and key_file go together: give both or neither")
-        return self
-
-
-class TritonConfig(PlacedConfig):
+class TritonConfig(AddressedConfig):
     """`kind: triton`. `url` is grpc://HOST:PORT, or grpcs://HOST:PORT for TLS."""
 
+    port_hint: ClassVar[str] = " (Triton's gRPC port is 8001 by default)"
+
     kind: Literal["triton"]  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen, so narrowing is safe
-    url: str
-    tls: TlsConfig | None = None
-
-    @field_validator("url")
-    @classmethod
-    def _url(cls, value: str) -> str:
-        form = "give grpc://HOST:PORT, or grpcs://HOST:PORT for TLS"
-        try:
-            parts = urlsplit(value)
-            port = parts.port
-        except ValueError:
-            raise ValueError(f"{form}: the port must be a number from 1 to 65535") from None
-        if parts.scheme not in ("grpc", "grpcs"):
-            raise ValueError(f"{form}: the scheme is {parts.scheme!r}" if parts.scheme else form)
-        if not parts.hostname:
-            raise ValueError(f"{form}: the host is missing")
-        if not port:
-            raise ValueError(f"{form}: the port is missing (Triton's gRPC port is 8001 by default)")
-        if parts.path or parts.query or parts.fragment or parts.username is not None:
-            raise ValueError(f"{form}, with nothing before the host or after the port")
-        return value
-
-    @model_validator(mode="after")
-    def _tls_needs_grpcs(self) -> Self:
-        if self.tls is not None and not self.url.startswith("grpcs://"):
-            raise ValueError("tls is given, but url is not grpcs://")
-        return self
-
-    @property
-    def target(self) -> str:
-        """HOST:PORT as gRPC takes it."""
-        return urlsplit(self.url).netloc
 
 
 class TritonEndpoint:
-    """One Triton server; see the module for how it keeps its promises."""
+    """One Triton server, over a kept channel."""
 
     kind: ClassVar[str] = "triton"
     params: ClassVar[type[EndpointConfig]] = TritonConfig
 
     def __init__(self, config: EndpointConfig, surroundings: Surroundings) -> None:
         assert isinstance(config, TritonConfig)
-        import grpc.aio
-        from google.protobuf.message import DecodeError
-        from tritonclient.grpc import service_pb2
-
-        self._config = config
-        self._grpc = grpc
-        self._pb: Any = service_pb2
-        self._decode_error = DecodeError
-        self._channel: grpc.aio.Channel | None = None
-        self._rpcs: dict[str, Any] = {}
-        self._changed = asyncio.Event()
-        self._watcher: asyncio.Task[None] | None = None
+        self._name = config.name
+        self._channel = OipChannel(config, self._failure)
 
     async def start(self) -> None:
         """Begin to connect. Raises TidegateError when a TLS file cannot be read."""
-        channel = self._open()
-        self._channel = channel
-        self._rpcs = {name: channel.unary_unary(_SERVICE + name, _identity, _identity) for name in _RPCS}
-        self._watcher = asyncio.create_task(self._watch(channel), name=f"watch {self._config.name}")
+        await self._channel.start()
 
     async def close(self) -> None:
         """End the calls that run, with an AttemptError, and the connection."""
-        channel, self._channel = self._channel, None
-        self._tell()
-        if channel is not None:
-            await channel.close()
-        if self._watcher is not None:
-            # Its last question ends with the channel. The answer must find this loop still running: gRPC
-            # drops what else it has to say, to other loops too, when it meets one that is closed.
-            await asyncio.wait([self._watcher], timeout=CLOSE_S)
-            self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
+        await self._channel.close()
 
     async def infer(
         self, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float, permit: Permit
     ) -> bytes:
-        return await self._call("ModelInfer", body, metadata, timeout_s)
+        return await self._channel.call("ModelInfer", body, metadata, timeout_s)
 
     async def health(self, models: Sequence[tuple[str, str]], timeout_s: float) -> Health:
-        """Up means live. Triton's readiness also asks for every model it holds, and dips while it
-        unloads one; readiness is asked per model instead."""
-        live, *ready = await asyncio.gather(
-            self._live(timeout_s),
-            *(self._model_ready(model, version, timeout_s) for model, version in models),
-            return_exceptions=True,
-        )
-        for answer in (live, *ready):
-            if isinstance(answer, AttemptError):
-                return Health(up=False, detail=_detail(answer, timeout_s))
-            if isinstance(answer, BaseException):
-                raise answer
-        if not live:
-            return Health(up=False, detail="says that it is not live")
-        pairs = zip(models, ready, strict=True)
-        return Health(up=True, models=tuple(ModelHealth(*model, bool(is_ready)) for model, is_ready in pairs))
+        return await self._channel.health(models, timeout_s)
 
     async def model_metadata(self, model: str, version: str, timeout_s: float) -> bytes:
-        return await self._ask("ModelMetadata", model, version, timeout_s)
+        return await self._channel.ask("ModelMetadata", model, version, timeout_s)
 
     async def model_config(self, model: str, version: str, timeout_s: float) -> bytes:
-        return await self._ask("ModelConfig", model, version, timeout_s)
+        return await self._channel.ask("ModelConfig", model, version, timeout_s)
 
     async def statistics(self, model: str, version: str, timeout_s: float) -> bytes:
-        return await self._ask("ModelStatistics", model, version, timeout_s)
+        return await self._channel.ask("ModelStatistics", model, version, timeout_s)
 
-    async def _live(self, timeout_s: float) -> bool:
-        answer = await self._call("ServerLive", b"", (), timeout_s)
-        return bool(self._read("ServerLiveResponse", answer).live)
-
-    async def _model_ready(self, model: str, version: str, timeout_s: float) -> bool:
-        try:
-            answer = await self._ask("ModelReady", model, version, timeout_s)
-        except AttemptError as error:
-            if error.reason is Reason.UNKNOWN_MODEL:
-                return False
-            raise
-        return bool(self._read("ModelReadyResponse", answer).ready)
-
-    async def _ask(self, rpc: str, model: str, version: str, timeout_s: float) -> bytes:
-        request = getattr(self._pb, f"{rpc}Request")(name=model, version=version)
-        return await self._call(rpc, request.SerializeToString(), (), timeout_s)
-
-    def _read(self, message: str, answer: bytes) -> Any:
-        try:
-            return getattr(self._pb, message).FromString(answer)
-        except self._decode_error:
-            raise self._failed(
-                Reason.ENDPOINT_FAILED, "answered what is not OIP", sent=True, retryable=True
-            ) from None
-
-    async def _call(
-        self, rpc: str, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float
-    ) -> bytes:
-        """One unary call within `timeout_s` plus the guard. Raises AttemptError, and nothing else
-        but cancellation."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
-        await self._connected(min(timeout_s / 2, CONNECT_WAIT_S))
-        left = deadline - loop.time()
-        if left <= 0:
-            raise self._failed(Reason.DEADLINE, "was given no time", sent=False, retryable=False)
-        call = None
-        try:
-            call = self._rpcs[rpc](body, timeout=left, metadata=tuple(metadata))
-            async with asyncio.timeout(left + GUARD_S):
-                answer = await call
-        except self._grpc.aio.AioRpcError as error:
-            raise failure_of(self._config.name, error.code().name, error.details() or "") from None
-        except TimeoutError:
-            raise self._failed(
-                Reason.DEADLINE, "did not answer in time", sent=True, retryable=False
-            ) from None
-        except self._grpc.aio.UsageError:
-            raise self._failed(Reason.UNAVAILABLE, "is closed", sent=False, retryable=True) from None
-        except (self._grpc.aio.BaseError, TypeError, ValueError):
-            # gRPC takes the whole call down for a header that HTTP/2 cannot carry.
-            raise self._failed(
-                Reason.INTERNAL, "cannot be sent this metadata", sent=False, retryable=False
-            ) from None
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            # Closing the channel cancels its calls, not the tasks that wait for them.
-            raise self._failed(Reason.UNAVAILABLE, "was closed", sent=True, retryable=True) from None
-        finally:
-            if call is not None and not call.done():
-                call.cancel()
-        if answer is None:
-            # gRPC lets a status of OK stand although no message, or only a part of it, came before.
-            raise self._failed(
-                Reason.ENDPOINT_FAILED, "ended the call without an answer", sent=True, retryable=True
-            )
-        return answer
-
-    async def _connected(self, wait_s: float) -> None:
-        """Return once the channel is ready. Raises AttemptError (not sent) when it is not within
-        `wait_s`, or at once when the last try to connect failed."""
-        ready = self._grpc.ChannelConnectivity.READY
-        failed = self._grpc.ChannelConnectivity.TRANSIENT_FAILURE
-        try:
-            async with asyncio.timeout(max(wait_s, 0)):
-                while self._channel is not None:
-                    state = self._channel.get_state(try_to_connect=True)
-                    if state is ready:
-                        return
-                    if state is failed:
-                        break
-                    await self._changed.wait()
-        except TimeoutError:
-            pass
-        raise self._failed(Reason.UNAVAILABLE, "cannot be reached", sent=False, retryable=True)
-
-    async def _watch(self, channel: grpc.aio.Channel) -> None:
-        """Keep the channel connected, and wake the calls that wait for it at every change."""
-        while True:
-            state = channel.get_state(try_to_connect=True)
-            await channel.wait_for_state_change(state)
-            self._tell()
-
-    def _tell(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    def _open(self) -> grpc.aio.Channel:
-        target, options = self._config.target, CHANNEL_OPTIONS
-        if not self._config.url.startswith("grpcs://"):
-            return self._grpc.aio.insecure_channel(target, options=options)
-        tls = self._config.tls or TlsConfig()
-        credentials = self._grpc.ssl_channel_credentials(
-            root_certificates=self._pem("ca_file", tls.ca_file),
-            private_key=self._pem("key_file", tls.key_file),
-            certificate_chain=self._pem("cert_file", tls.cert_file),
-        )
-        return self._grpc.aio.secure_channel(target, credentials, options=options)
-
-    def _pem(self, key: str, path: str | None) -> bytes | None:
-        try:
-            return None if path is None else Path(path).read_bytes()
-        except OSError as error:
-            raise TidegateError(
-                Reason.INTERNAL,
-                f"Endpoint {self._config.name}: tls.{key} {path!r} cannot be read ({error.strerror}).",
-            ) from None
-
-    def _failed(self, reason: Reason, words: str, *, sent: bool, retryable: bool) -> AttemptError:
-        return AttemptError(
-            reason,
-            f"Endpoint {self._config.name} {words}.",
-            grpc_status=STATUS[reason].grpc,
-            sent=sent,
-            retryable=retryable,
-        )
-
-
-def _identity(message: bytes) -> bytes:
-    return message
-
-
-def _detail(error: AttemptError, timeout_s: float) -> str:
-    """Why an endpoint is not up, for its state."""
-    if error.reason is Reason.DEADLINE:
-        return f"did not answer within {timeout_s:g} s"
-    if error.reason is Reason.UNAVAILABLE:
-        return "lost the connection" if error.sent else "cannot be reached"
-    return f"answered {error.grpc_status} to a health check"
+    def _failure(self, status: str, details: str, told: object) -> AttemptError:
+        return failure_of(self._name, status, details)

@@ -15,7 +15,7 @@ from gateway.core.errors import Refusal
 from gateway.core.place import Origin, Place, PrivacyClass, Tier
 from gateway.core.request import Options
 from gateway.decide.tables import Compiled, Model, compiled
-from gateway.policy.privacy import allowed, origin_of
+from gateway.policy.privacy import allowed, home_of, origin_of
 from oip.names import shown
 from oip.reasons import Reason
 
@@ -34,7 +34,8 @@ def gateway_refusal(config: Config, options: Options, model: str | None) -> Refu
     """Why the gateway must not take the request any further, None when it may.
 
     `model` None: not known yet (gRPC before the scanner has it); then only the caller's class is
-    asked, and the question is to be put again with the name. Reasons: BAD_OPTION, UNKNOWN_MODEL, PRIVACY.
+    asked, and the question is to be put again with the name. Reasons: BAD_OPTION, LOOP, UNKNOWN_MODEL,
+    PRIVACY.
     """
     tables = compiled(config)
     return admit(tables, options, origin_of(tables.gateway, options), model)
@@ -61,8 +62,24 @@ def _check_names(tables: Compiled, options: Options) -> Refusal | None:
     return None
 
 
+def _check_passage(tables: Compiled, options: Options) -> Refusal | None:
+    """Why the request must not come here from another gateway."""
+    if tables.name in options.hops:
+        return Refusal(
+            Reason.LOOP,
+            f"The request has passed gateway {shown(tables.name)} before: routes lead in a circle",
+        )
+    if options.allowed is not None and not options.allowed.allows(tables.gateway):
+        return Refusal(
+            Reason.PRIVACY,
+            f"The places of tidegate-allowed leave out this gateway's place ({tables.gateway}), so the request"
+            " is not taken",
+        )
+    return None
+
+
 def admit(tables: Compiled, options: Options, origin: Origin, model: str | None) -> Refusal | None:
-    refusal = _check_names(tables, options)
+    refusal = _check_names(tables, options) or _check_passage(tables, options)
     if refusal is not None:
         return refusal
     if options.privacy is not None and tables.wall((options.privacy,), origin).gateway:
@@ -136,14 +153,19 @@ _UNNAMED = "\0"
 def _hosts(tables: Compiled, options: Options, classes: tuple[PrivacyClass, ...]) -> Iterator[str]:
     """Who could take the request instead, by trying every kind of place the classes can tell apart."""
     rules = [rule for c in classes for rule in c.allow]
-    own_site = options.site or tables.gateway.site or _UNNAMED
-    own_device = options.device or tables.gateway.device or _UNNAMED
+    home = home_of(tables.gateway, options)
+    own_site = options.site or home.site or _UNNAMED
+    own_device = options.device or home.device or _UNNAMED
     origin = Origin(own_site, own_device)
     sites = [own_site, *sorted({s for r in rules for s in r.sites or ()} - {own_site})]
     regions = [_UNNAMED, *sorted({name for r in rules for name in r.regions or ()})]
 
+    def may(place: Place) -> bool:
+        left = options.allowed
+        return allowed(classes, place, origin) and (left is None or left.allows(place))
+
     def any_region(tier: Tier, site: str, device: str | None) -> bool:
-        return any(allowed(classes, Place(tier, region, site, device), origin) for region in regions)
+        return any(may(Place(tier, region, site, device)) for region in regions)
 
     if any_region(Tier.DEVICE, own_site, own_device):
         yield "the device's own agent"
@@ -155,7 +177,7 @@ def _hosts(tables: Compiled, options: Options, classes: tuple[PrivacyClass, ...]
             yield f"an agent at {named}"
     for tier in (Tier.REGIONAL, Tier.CLOUD):
         for region in regions:
-            if allowed(classes, Place(tier, region, _UNNAMED + "other"), origin):
+            if may(Place(tier, region, _UNNAMED + "other")):
                 where = "any region" if region == _UNNAMED else f"region {region}"
                 yield f"a {tier.value} gateway in {where}"
                 if region == _UNNAMED:

@@ -20,16 +20,19 @@ from gateway.core.errors import Refusal
 from gateway.core.place import Origin
 from gateway.core.request import Options, Request
 from gateway.decide.admission import admit, cut, listed, quoted, unknown_model, version_refusal
-from gateway.decide.tables import Compiled, Model, Target, Terms, Wall, compiled
+from gateway.decide.groups import Reach, reach
+from gateway.decide.tables import GROUP_PLACE, Compiled, Model, Target, Terms, Wall, compiled
 from gateway.policy.match import Traits, choose
 from gateway.policy.privacy import origin_of
-from gateway.policy.require import EXCLUSIONS, MARKS, NO_TIME, Facts
+from gateway.policy.require import EXCLUSIONS, MARKS, NO_TIME, Facts, own_version
+from gateway.policy.signature import contradiction
 from gateway.routing.latency import haste
 from gateway.routing.pick import Rng, order
 from gateway.routing.predict import predict
 from gateway.routing.score import score
 from gateway.routing.scorers._interface import View
 from oip.reasons import Reason
+from oip.signature import Signature
 
 TRY_EVERY_S = 1.0
 """How often a place is tried by callers with less time than every place takes."""
@@ -73,8 +76,9 @@ def decide(snapshot: Snapshot, request: Request, now: float, rng: Rng) -> Decisi
         return _decision(snapshot, request, origin, names, model, Refusal(reason, policy))
 
     terms = tables.terms[policy.name]
-    wall = tables.wall(names, origin)
-    rows = [_row(snapshot, request, now, policy, terms, wall, target) for target in model.targets]
+    wall = tables.wall(names, origin, options.allowed)
+    agreed = _agreed(snapshot, model)
+    rows = [_row(snapshot, request, now, policy, terms, wall, agreed, target) for target in model.targets]
     relaxed, eligible = _eligible(rows, terms.relax, lambda row: not row.excluded)
     if not eligible:
         relaxed, eligible = _hurried(rows, terms.relax, request, now)
@@ -98,19 +102,27 @@ def _row(
     policy: PolicyConfig,
     terms: Terms,
     wall: Wall,
+    agreed: Signature | None,
     target: Target,
 ) -> _Row:
     variant = target.variant
     state = snapshot.variants.get(target.key, _NOTHING_KNOWN)
     outlook = predict(state, target.price, request.payload_bytes, now)
+    group = target.place is None
+    # What a device can answer is the group's to say; the endpoint only knows the hub.
+    found = reach(snapshot, target.key, wall) if group else Reach(wall.endpoints[variant.endpoint], "")
+    own = state.signature
     facts = Facts(
-        wall.endpoints[variant.endpoint],
+        found.refused_by,
         variant,
         snapshot.endpoints.get(variant.endpoint, _UP),
-        state.ready,
+        None if group else state.ready,
         *outlook,
         request,
         policy.require,
+        group,
+        found.away,
+        None if own is None or agreed is None else contradiction(agreed, own),
     )
     return _Row(
         target,
@@ -119,6 +131,15 @@ def _row(
         [note for rule in EXCLUSIONS if (note := rule(facts)) is not None],
         [(kind, note) for kind, rule in terms.requirements if (note := rule(facts)) is not None],
     )
+
+
+def _agreed(snapshot: Snapshot, model: Model) -> Signature | None:
+    """The model's signature: that of the first variant whose endpoint told one."""
+    for target in model.targets:
+        state = snapshot.variants.get(target.key)
+        if state is not None and state.signature is not None:
+            return state.signature
+    return None
 
 
 def _eligible(
@@ -184,7 +205,7 @@ def _candidates(
         notes.append(_score_note(rank, ranking.equals))
         made[i] = Candidate(
             row.target.variant,
-            row.target.place,
+            row.target.place or GROUP_PLACE,
             Verdict.ELIGIBLE if rank else Verdict.CHOSEN,
             tuple(notes),
             row.facts.predicted,
@@ -195,7 +216,11 @@ def _candidates(
         if i not in made:
             notes = (*row.excluded, *[note for kind, note in row.missed if kind not in relaxed])
             made[i] = Candidate(
-                row.target.variant, row.target.place, Verdict.EXCLUDED, notes, row.facts.predicted
+                row.target.variant,
+                row.target.place or GROUP_PLACE,
+                Verdict.EXCLUDED,
+                notes,
+                row.facts.predicted,
             )
     return tuple(made[i] for i in range(len(rows))), plan
 
@@ -215,13 +240,14 @@ def _why_none(
     candidates: Sequence[Candidate],
 ) -> Refusal:
     name = model.config.name
-    if request.version and all(r.target.variant.version not in (None, request.version) for r in rows):
+    if request.version and all(own_version(r.target.variant) not in (None, request.version) for r in rows):
         return unknown_model(name, request.version)
     allowed = [c for row, c in zip(rows, candidates, strict=True) if not row.facts.refused_by]
     if not allowed:
         verb = "allows" if len(names) == 1 else "allow"
+        left = "" if request.options.allowed is None else " and the peer's tidegate-allowed leaves"
         return Refusal(
-            Reason.PRIVACY, f"No endpoint of model '{name}' is in a place that {quoted(names)} {verb}"
+            Reason.PRIVACY, f"No endpoint of model '{name}' is in a place that {quoted(names)} {verb}{left}"
         )
     firsts = listed(
         [cut(f"{c.variant.endpoint} ({c.reasons[0].rule}): {c.reasons[0].detail}") for c in candidates],
@@ -259,4 +285,5 @@ def _decision(
         refused=None if refusal is None else refusal.reason,
         message="" if refusal is None else refusal.message,
         origin=origin,
+        allowed=request.options.allowed,
     )

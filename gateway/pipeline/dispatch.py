@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from random import Random
 
 from gateway.core.decision import Attempt, Candidate, Decision, Outcome, VariantKey
 from gateway.core.errors import AttemptError, Refusal
@@ -79,6 +80,7 @@ class Dispatcher:
         self._endpoints = endpoints
         self._look = look
         self._clock = clock
+        self._rng = Random()
         self._prices = {e.name: e.price for e in state.snapshot.config.endpoints}
         self._budgets = {p.name: RetryBudget() for p in state.snapshot.config.policies}
 
@@ -87,7 +89,7 @@ class Dispatcher:
         attempt failed) or Refusal (there was none)."""
         budget = self._budgets[course.decision.policy]
         failure: AttemptError | None = None
-        with Attempts(self._state.snapshot, course.decision, course.request, budget) as attempts:
+        with Attempts(self._state.snapshot, course.decision, course.request, budget, self._rng) as attempts:
             while True:
                 found = attempts.next(self._state.snapshot, course.deadline - self._clock(), failure)
                 if isinstance(found, Halt):

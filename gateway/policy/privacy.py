@@ -2,7 +2,7 @@
 
 A place is allowed when every class that applies has a rule that matches it: classes intersect, so
 adding one can only narrow. Whatever is empty allows nothing: no classes, a class without rules, a
-rule that asks for nothing, a part of a place that is not declared.
+rule that asks for nothing, a part of a place that is not declared, an origin that is not known.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from edgewire.allowed import AllowedRule, AllowedSet, of_rules
 from gateway.core.config import Config
 from gateway.core.place import Origin, Place, PlaceRule, PrivacyClass
-from gateway.core.request import Options
+from gateway.core.request import ANYBODY, Options
 
 
 def compile_classes(config: Config) -> dict[str, PrivacyClass]:
@@ -35,12 +35,22 @@ def compile_classes(config: Config) -> dict[str, PrivacyClass]:
 
 
 def origin_of(gateway: Place, options: Options) -> Origin:
-    """Where an unauthenticated request comes from: the gateway's own site and device, which
-    `tidegate-site` and `tidegate-device` can deny but never replace. Data of another site does not
-    come from this site's device either, so denying a known site denies the device with it."""
-    site = gateway.site if options.site in (None, gateway.site) else None
-    device = gateway.device if options.device in (None, gateway.device) else None
-    return Origin(site, None if site != gateway.site else device)
+    """Where a request comes from. What the caller's credential says, and the gateway's own place for a
+    caller without one: a peer of unknown site has no origin, whatever gateway it asks.
+
+    `tidegate-site` and `tidegate-device` can deny the origin but never replace it. Data of another
+    site does not come from this site's device either, so denying a known site denies the device."""
+    home = home_of(gateway, options)
+    site = home.site if options.site in (None, home.site) else None
+    device = home.device if options.device in (None, home.device) else None
+    return Origin(site, None if site != home.site else device)
+
+
+def home_of(gateway: Place, options: Options) -> Origin:
+    """The origin before the caller's options deny any of it."""
+    if options.caller == ANYBODY:
+        return Origin(gateway.site, gateway.device)
+    return options.caller.origin or Origin()
 
 
 def allowed(classes: Sequence[PrivacyClass], place: Place, origin: Origin) -> bool:
@@ -65,6 +75,9 @@ def _concrete(rule: PlaceRule, origin: Origin) -> AllowedRule:
         sites = own if sites is None else sites & own
     if "device" in rule.same:
         devices = frozenset(() if origin.device is None else (origin.device,))
+        if origin.site is not None:
+            own = frozenset((origin.site,))
+            sites = own if sites is None else sites & own
     return AllowedRule(rule.tiers, rule.regions, sites, devices)
 
 
@@ -85,4 +98,12 @@ def _matches(rule: PlaceRule, place: Place, origin: Origin) -> bool:
         return False
     if "site" in rule.same and (place.site is None or place.site != origin.site):
         return False
-    return not ("device" in rule.same and (place.device is None or place.device != origin.device))
+    return "device" not in rule.same or _same_device(place, origin)
+
+
+def _same_device(place: Place, origin: Origin) -> bool:
+    """A device's name is its own only among those of one hub: where the origin's site is known, the
+    device must be of that site too."""
+    if place.device is None or place.device != origin.device:
+        return False
+    return origin.site is None or place.site == origin.site

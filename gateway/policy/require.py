@@ -18,8 +18,10 @@ from gateway.core.request import Request
 class Facts(NamedTuple):
     """What the rules may look at for one variant.
 
-    `refused_by` names the privacy classes that forbid its place. `ready`: the endpoint says it can
-    serve the model; None: not asked yet. The rest is said of the latency: `stale`, its figure is
+    `refused_by` names what forbids its place, or every device of it for a `group`: privacy classes and
+    a peer's set. `ready`: the endpoint says it can serve the model; None: not asked yet. `away`: why no
+    device of a group can answer, "" otherwise. `differs`: how its signature contradicts the model's, None
+    where it does not. The rest is said of the latency: `stale`, its figure is
     old; `probing`, it is old or missing, and the variant may still be tried to get a new one; `firm`,
     it may exclude; `answer_ms`, how long answers take, None where that may not exclude.
     """
@@ -35,20 +37,44 @@ class Facts(NamedTuple):
     answer_ms: float | None
     request: Request
     require: Require
+    group: bool = False
+    away: str = ""
+    differs: str | None = None
 
 
 Rule = Callable[[Facts], Note | None]
 
+PEERS_SET = "tidegate-allowed"
+"""The name under which a peer's set refuses a place, beside the names of classes."""
+FIRST_VERSION = "1"
+"""Version of a variant that runs an artifact and names none."""
+
+
+def own_version(variant: VariantConfig) -> str | None:
+    """The version that a variant answers as; None: its endpoint chooses."""
+    return variant.version or (FIRST_VERSION if variant.artifact is not None else None)
+
 
 def privacy(f: Facts) -> Note | None:
-    if f.refused_by:
-        return Note("privacy", f"{_classes(f.refused_by)} not allow this place")
-    return None
+    if not f.refused_by:
+        return None
+    what = "any of its devices" if f.group else "this place"
+    classes = tuple(name for name in f.refused_by if name != PEERS_SET)
+    if not classes:
+        return Note("privacy", f"{PEERS_SET} does not name {what}")
+    also = f", and {PEERS_SET} does not name it" if len(classes) < len(f.refused_by) else ""
+    return Note("privacy", f"{_classes(classes)} not allow {what}{also}")
+
+
+def hops(f: Facts) -> Note | None:
+    """An endpoint that is a gateway has the name of that gateway."""
+    name = f.variant.endpoint
+    return Note("hops", f"the request has passed {name} before") if name in f.request.options.hops else None
 
 
 def version(f: Facts) -> Note | None:
     """A variant without a version of its own passes the caller's on, so it excludes none."""
-    own, wanted = f.variant.version, f.request.version
+    own, wanted = own_version(f.variant), f.request.version
     if wanted and own is not None and own != wanted:
         return Note("version", f"serves version {own}, not the one asked for")
     return None
@@ -58,7 +84,15 @@ def health(f: Facts) -> Note | None:
     if not f.endpoint.up:
         detail = f.endpoint.detail
         return Note("health", f"the endpoint is down: {detail}" if detail else "the endpoint is down")
+    if f.away:
+        return Note("health", f.away)
     return _NOT_READY if f.ready is False else None
+
+
+def signature(f: Facts) -> Note | None:
+    if f.differs is not None:
+        return Note("signature", f"not the same model: {f.differs}")
+    return None
 
 
 def deadline(f: Facts) -> Note | None:
@@ -115,7 +149,7 @@ def mark_quality(f: Facts) -> Note | None:
     return _QUALITY_UNSET if f.variant.quality is None and f.require.min_quality is not None else None
 
 
-EXCLUSIONS: tuple[Rule, ...] = (privacy, version, health, deadline, max_cost)
+EXCLUSIONS: tuple[Rule, ...] = (privacy, hops, version, health, signature, deadline, max_cost)
 MARKS: tuple[Rule, ...] = (mark_latency, mark_cost, mark_quality)
 
 

@@ -32,6 +32,7 @@ def to_record(decision: Decision, attempts: Sequence[Attempt] = ()) -> dict[str,
                 "outcome": a.outcome.value,
                 "latency_ms": a.latency_ms,
                 "cost": a.cost,
+                **({"device": a.device} if a.device else {}),
             }
             for a in attempts
         ],

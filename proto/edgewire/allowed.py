@@ -21,6 +21,8 @@ from edgewire.places import Place, Tier
 MAX_TEXT = 4096
 """Longest text that is read; a header, not a document."""
 NOTHING = "none"
+COMPARED = 64
+"""Up to so many rules are compared with each other for what they cover; the work grows by the square."""
 
 _PARTS = ("tier", "region", "site", "device")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -72,19 +74,22 @@ class AllowedSet:
         return frozenset(name for rule in self.rules for name in rule.devices or ())
 
     def encode(self) -> str:
-        """Raises ValueError when the text would be longer than MAX_TEXT."""
-        text = ",".join(_text(rule) for rule in self.rules) or NOTHING
+        """Raises ValueError when the text would be longer than MAX_TEXT, or hold what is no name: read
+        back it could stand for more."""
+        text = ",".join(_text(rule) for rule in self.rules if _possible(rule)) or NOTHING
         if len(text) > MAX_TEXT:
             raise ValueError(f"the set of allowed places takes {len(text)} characters, more than {MAX_TEXT}")
         return text
 
 
 def of_rules(rules: Iterable[AllowedRule]) -> AllowedSet:
-    """A set without the rules that allow nothing and those that another one covers."""
+    """A set without the rules that allow nothing, those given twice and, of not too many, those that
+    another one covers."""
+    possible = tuple(dict.fromkeys(rule for rule in rules if _possible(rule)))
+    if len(possible) > COMPARED:
+        return AllowedSet(possible)
     kept: list[AllowedRule] = []
-    for rule in rules:
-        if not _asks(rule) or any(part is not None and not part for part in rule):
-            continue
+    for rule in possible:
         if any(rule.within(other) for other in kept):
             continue
         kept = [other for other in kept if not other.within(rule)]
@@ -103,6 +108,11 @@ def decode(text: str) -> AllowedSet:
 
 def _asks(rule: AllowedRule) -> bool:
     return any(part is not None for part in rule)
+
+
+def _possible(rule: AllowedRule) -> bool:
+    """Whether some place could meet it: it asks for something, and for nothing that has no values."""
+    return _asks(rule) and all(part is None or part for part in rule)
 
 
 def _both(rule: AllowedRule, others: Iterable[AllowedRule]) -> Iterator[AllowedRule]:
@@ -125,6 +135,9 @@ def _common(mine: Names, theirs: Names) -> Names:
 
 
 def _text(rule: AllowedRule) -> str:
+    for names in rule:
+        if not all(_NAME.fullmatch(name) for name in names or ()):
+            raise ValueError("a site, region or device of the allowed places is no name")
     parts = [f"{part}={'+'.join(sorted(names))}" for part, names in zip(_PARTS, rule, strict=True) if names]
     return ";".join(parts)
 

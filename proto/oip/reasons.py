@@ -26,6 +26,10 @@ class Reason(StrEnum):
     TOO_LARGE = "too_large"
     PRIVACY = "privacy"
     """No place is left that the request's privacy classes allow."""
+    UNAUTHENTICATED = "unauthenticated"
+    """A credential that is nobody's, or none where one is needed."""
+    LOOP = "loop"
+    """The request has passed this gateway before."""
     FORBIDDEN = "forbidden"
     """An operator's call from someone who is not one."""
     NO_CANDIDATE = "no_candidate"
@@ -64,6 +68,8 @@ STATUS: dict[Reason, Status] = {
     Reason.TOO_LARGE: Status("RESOURCE_EXHAUSTED", 413),
     Reason.PRIVACY: Status("PERMISSION_DENIED", 403),
     Reason.FORBIDDEN: Status("PERMISSION_DENIED", 403),
+    Reason.UNAUTHENTICATED: Status("UNAUTHENTICATED", 401),
+    Reason.LOOP: Status("FAILED_PRECONDITION", 508),
     Reason.NO_CANDIDATE: Status("UNAVAILABLE", 503),
     Reason.DEADLINE: Status("DEADLINE_EXCEEDED", 504),
     Reason.CANCELLED: Status("CANCELLED", 499),

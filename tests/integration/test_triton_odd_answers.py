@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable
 import grpc
 import pytest
 
-from gateway.backends.triton import MAX_METADATA_BYTES, TritonEndpoint
+from gateway.backends._channel import MAX_METADATA_BYTES
+from gateway.backends.triton import TritonEndpoint
 from gateway.core.errors import AttemptError
 from oip.reasons import Reason
 from tests.support.permits import PERMIT

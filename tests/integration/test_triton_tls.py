@@ -13,10 +13,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from gateway.backends.triton import TlsConfig
+from gateway.backends._address import TlsConfig
 from gateway.core.errors import AttemptError
 from gateway.demo.triton import TritonServer
 from oip.reasons import Reason
+from tests.support.permits import PERMIT
 from tests.support.triton import REPOSITORY, output0, slow_body, triton_endpoint
 
 
@@ -99,7 +100,7 @@ async def test_both_sides_know_each_other(authority: Authority, triton: TritonSe
     tls = TlsConfig(ca_file=authority.file, cert_file=certificate, key_file=key)
     endpoint = triton_endpoint(triton.grpc_port, tls=tls)
     await endpoint.start()
-    assert output0(await endpoint.infer(slow_body(0, value=3), (), 10), "int32").tolist() == [3]
+    assert output0(await endpoint.infer(slow_body(0, value=3), (), 10, PERMIT), "int32").tolist() == [3]
     assert (await endpoint.health([("slow_identity", "")], 5)).models[0].ready
     await endpoint.close()
 
@@ -119,7 +120,7 @@ async def test_without_that_nothing_is_sent(
     endpoint = triton_endpoint(triton.grpc_port, tls=tls)
     await endpoint.start()
     with pytest.raises(AttemptError) as caught:
-        await endpoint.infer(slow_body(0), (), 3)
+        await endpoint.infer(slow_body(0), (), 3, PERMIT)
     await endpoint.close()
     assert caught.value.reason is Reason.UNAVAILABLE
     assert caught.value.retryable

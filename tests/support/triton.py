@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from gateway.backends.triton import TlsConfig, TritonConfig, TritonEndpoint
+from gateway.backends._address import TlsConfig
+from gateway.backends.triton import TritonConfig, TritonEndpoint
 from gateway.core.config import Location
 from gateway.core.place import Tier
 from tests.support.permits import ALONE

@@ -49,7 +49,7 @@ class Run:
         self.request = request or request_of()
         self.decision: Decision = decide(self.snapshot, self.request, NOW, Fixed())
         self.budget = budget or RetryBudget()
-        self.attempts = Attempts(self.snapshot, self.decision, self.request, self.budget)
+        self.attempts = Attempts(self.snapshot, self.decision, self.request, self.budget, Fixed())
 
     def next(
         self, failure: AttemptError | None = None, left: float | None = None, snapshot: Snapshot | None = None
@@ -122,7 +122,7 @@ def test_the_same_endpoint_is_not_another_place() -> None:
     run.snapshot = snapshot_of(run.snapshot.config, states)
     run.decision = decide(run.snapshot, run.request, NOW, Fixed())
     assert [c.variant.endpoint for c in run.decision.plan] == ["dear", "dear", "cheap"]
-    with Attempts(run.snapshot, run.decision, run.request, run.budget) as run.attempts:
+    with Attempts(run.snapshot, run.decision, run.request, run.budget, Fixed()) as run.attempts:
         assert run.next() == "dear"
         assert run.next(BROKEN) == "cheap"
 

@@ -1,0 +1,49 @@
+"""Whether two endpoints have the same model: what one takes and gives, held against the other's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from oip.names import shown
+from oip.signature import Signature, TensorSpec
+
+
+def contradiction(reference: Signature, other: Signature) -> str | None:
+    """Where `other` differs from the reference, in a few words; None where both can be the same model.
+
+    Names, datatypes and ranks must be equal, and dimensions where neither is -1. An input that is
+    optional may be missing from the other.
+    """
+    if reference is other:
+        return None
+    return _differing("input", reference.inputs, other.inputs) or _differing(
+        "output", reference.outputs, other.outputs
+    )
+
+
+def _differing(kind: str, reference: Sequence[TensorSpec], other: Sequence[TensorSpec]) -> str | None:
+    theirs = {spec.name: spec for spec in other}
+    for spec in reference:
+        found = theirs.pop(spec.name, None)
+        if found is None:
+            if not spec.optional:
+                return f"it has no {kind} {shown(spec.name)}"
+        elif found.datatype != spec.datatype or not _fit(found.shape, spec.shape):
+            return f"its {kind} {shown(spec.name)} is {_text(found)}, not {_text(spec)}"
+    for spec in theirs.values():
+        if not spec.optional:
+            return f"its {kind} {shown(spec.name)} is one too many"
+    return None
+
+
+def _fit(one: Sequence[int], other: Sequence[int]) -> bool:
+    return len(one) == len(other) and all(a == b or -1 in (a, b) for a, b in zip(one, other, strict=True))
+
+
+def _text(spec: TensorSpec) -> str:
+    return f"{shown(spec.datatype)[1:-1]} [{_dims(spec.shape)}]"
+
+
+def _dims(shape: Iterable[int]) -> str:
+    dims = [str(dim) for dim in shape]
+    return ",".join(dims if len(dims) <= 8 else [*dims[:8], "..."])
