@@ -80,5 +80,3 @@ def _live(device: inside_pb2.FleetDevice) -> dict[str, Any]:
             for model in device.models
         ],
     }
-
-

@@ -86,7 +86,9 @@ async def test_of_many_who_redeem_one_token_at_once_one_gets_it(folder: Path):
     assert {e.reason for e in ended if isinstance(e, OipError)} == {Reason.FORBIDDEN}
 
 
-async def test_database_that_fails_is_one_sentence_without_a_path(folder: Path, caplog: pytest.LogCaptureFixture):
+async def test_database_that_fails_is_one_sentence_without_a_path(
+    folder: Path, caplog: pytest.LogCaptureFixture
+):
     book = registry(folder)
     issued = await book.issue("plant-7", {}, "", 60)
     (folder / FILE).write_bytes(b"not a database, but long enough to be taken for the head of one" * 100)
