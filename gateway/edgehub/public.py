@@ -95,6 +95,8 @@ class DeviceCalls(edge_pb2_grpc.EdgeHubServicer):
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # A device that closes its side after its last answer has said all that it had to say.
+            left = tasks[0].done() and not stream.over.is_set()
         finally:
             # Whatever ended the stream, those who wait for answers learn it before anything else is done.
             stream.end("UNAVAILABLE", "The stream ended.")
@@ -102,7 +104,8 @@ class DeviceCalls(edge_pb2_grpc.EdgeHubServicer):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        await _abort(context, stream.closed.status, stream.closed.text)
+        if not left:
+            await _abort(context, stream.closed.status, stream.closed.text)
 
     async def Fetch(self, request: edge_pb2.FetchRequest, context: Context) -> None:
         enrolled = await self._known(context)

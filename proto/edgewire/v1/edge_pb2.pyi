@@ -114,7 +114,7 @@ class Telemetry(_message.Message):
     def __init__(self, cpu_percent: _Optional[float] = ..., memory_percent: _Optional[float] = ..., temperature_c: _Optional[float] = ..., battery_percent: _Optional[float] = ..., charging: _Optional[bool] = ..., throttled: _Optional[bool] = ..., power_w: _Optional[float] = ..., inflight: _Optional[int] = ...) -> None: ...
 
 class ModelState(_message.Message):
-    __slots__ = ("model", "version", "digest", "state", "reason", "active_digest", "active_version", "delegate", "delegated_nodes", "nodes", "degraded", "metadata")
+    __slots__ = ("model", "version", "digest", "state", "reason", "active_digest", "active_version", "delegate", "delegated_nodes", "nodes", "degraded", "metadata", "config")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[ModelState.State]
@@ -139,6 +139,7 @@ class ModelState(_message.Message):
     NODES_FIELD_NUMBER: _ClassVar[int]
     DEGRADED_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     digest: str
@@ -151,7 +152,8 @@ class ModelState(_message.Message):
     nodes: int
     degraded: str
     metadata: bytes
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., state: _Optional[_Union[ModelState.State, str]] = ..., reason: _Optional[str] = ..., active_digest: _Optional[str] = ..., active_version: _Optional[str] = ..., delegate: _Optional[str] = ..., delegated_nodes: _Optional[int] = ..., nodes: _Optional[int] = ..., degraded: _Optional[str] = ..., metadata: _Optional[bytes] = ...) -> None: ...
+    config: bytes
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., state: _Optional[_Union[ModelState.State, str]] = ..., reason: _Optional[str] = ..., active_digest: _Optional[str] = ..., active_version: _Optional[str] = ..., delegate: _Optional[str] = ..., delegated_nodes: _Optional[int] = ..., nodes: _Optional[int] = ..., degraded: _Optional[str] = ..., metadata: _Optional[bytes] = ..., config: _Optional[bytes] = ...) -> None: ...
 
 class Desired(_message.Message):
     __slots__ = ("models",)
