@@ -61,6 +61,7 @@ _SERVICE = "/inference.GRPCInferenceService/"
 _RPCS = ("ModelInfer", "ServerLive", "ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics")
 
 
+Metadata = Sequence[tuple[str, str]]
 Explain = Callable[[str, str, Sequence[tuple[str, str | bytes]]], AttemptError]
 """From a failed call's gRPC status by name, its text and its leading metadata to what it means."""
 
@@ -71,9 +72,7 @@ class OipChannel:
     `own` goes with every call. Construction does no I/O; everything else runs on the loop of `start`.
     """
 
-    def __init__(
-        self, config: AddressedConfig, explain: Explain, own: Sequence[tuple[str, str]] = ()
-    ) -> None:
+    def __init__(self, config: AddressedConfig, explain: Explain, own: Metadata = ()) -> None:
         import grpc.aio
         from google.protobuf.message import DecodeError
         from tritonclient.grpc import service_pb2
@@ -110,13 +109,17 @@ class OipChannel:
             await asyncio.gather(self._watcher, return_exceptions=True)
 
     async def health(
-        self, models: Sequence[tuple[str, str]], timeout_s: float, words: Mapping[str, str] | None = None
+        self,
+        models: Sequence[tuple[str, str]],
+        timeout_s: float,
+        metadata: Metadata = (),
+        words: Mapping[str, str] | None = None,
     ) -> Health:
         """Up means live, and readiness is asked per model: a server's own also asks for every model it
         holds, and dips while it unloads one. `words` says what a gRPC status in answer to it means."""
         live, *ready = await asyncio.gather(
-            self._live(timeout_s),
-            *(self._model_ready(model, version, timeout_s) for model, version in models),
+            self._live(timeout_s, metadata),
+            *(self._model_ready(model, version, timeout_s, metadata) for model, version in models),
             return_exceptions=True,
         )
         for answer in (live, *ready):
@@ -131,22 +134,25 @@ class OipChannel:
         pairs = zip(models, ready, strict=True)
         return Health(up=True, models=tuple(ModelHealth(*model, bool(is_ready)) for model, is_ready in pairs))
 
-    async def _live(self, timeout_s: float) -> bool:
-        answer = await self.call("ServerLive", b"", (), timeout_s)
+    async def _live(self, timeout_s: float, metadata: Metadata) -> bool:
+        answer = await self.call("ServerLive", b"", metadata, timeout_s)
         return bool(self._read("ServerLiveResponse", answer).live)
 
-    async def _model_ready(self, model: str, version: str, timeout_s: float) -> bool:
+    async def _model_ready(self, model: str, version: str, timeout_s: float, metadata: Metadata) -> bool:
         try:
-            answer = await self.ask("ModelReady", model, version, timeout_s)
+            answer = await self.ask("ModelReady", model, version, timeout_s, metadata)
         except AttemptError as error:
             if error.reason is Reason.UNKNOWN_MODEL:
                 return False
             raise
         return bool(self._read("ModelReadyResponse", answer).ready)
 
-    async def ask(self, rpc: str, model: str, version: str, timeout_s: float) -> bytes:
+    async def ask(
+        self, rpc: str, model: str, version: str, timeout_s: float, metadata: Metadata = ()
+    ) -> bytes:
+        """The serialized answer to one question about a model. Raises AttemptError."""
         request = getattr(self._pb, f"{rpc}Request")(name=model, version=version)
-        return await self.call(rpc, request.SerializeToString(), (), timeout_s)
+        return await self.call(rpc, request.SerializeToString(), metadata, timeout_s)
 
     def _read(self, message: str, answer: bytes) -> Any:
         try:
@@ -156,9 +162,7 @@ class OipChannel:
                 Reason.ENDPOINT_FAILED, "answered what is not OIP", sent=True, retryable=True
             ) from None
 
-    async def call(
-        self, rpc: str, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float
-    ) -> bytes:
+    async def call(self, rpc: str, body: bytes, metadata: Metadata, timeout_s: float) -> bytes:
         """One unary call within `timeout_s` plus the guard. Raises AttemptError, and nothing else
         but cancellation."""
         loop = asyncio.get_running_loop()

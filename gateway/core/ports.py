@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, Self, runtime_checkable
 
 from edgewire.allowed import AllowedSet
-from gateway.core.call import Call, Reply
+from gateway.core.call import Call, Metadata, Reply
 from gateway.core.config import Config, EndpointConfig
 from gateway.core.fleet import Group
 from gateway.core.place import Place
@@ -125,6 +125,16 @@ class Endpoint(Protocol):
         ...
 
 
+@runtime_checkable
+class Relay(Protocol):
+    """An endpoint that passes questions on to places which this gateway does not know."""
+
+    def under(self, permit: Permit) -> Self:
+        """The same endpoint for questions alone, with what must travel with them: where they may go,
+        and which gateways they have passed."""
+        ...
+
+
 class InferCodec(Protocol):
     """How one binding writes an inference; gRPC's is the identity.
 
@@ -156,6 +166,10 @@ class Service(Protocol):
 
     def ready(self) -> bool:
         """Whether new work is taken and some model can be answered."""
+        ...
+
+    def options(self, metadata: Metadata) -> Options:
+        """The options of a question, and who asks it. Raises Refusal: a wrong option or credential."""
         ...
 
     def admit(self, options: Options) -> None:

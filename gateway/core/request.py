@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from edgewire.allowed import AllowedSet
 from gateway.core.place import Origin
+
+MAX_HOPS = 16
+"""Most gateways that a request may have passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +34,9 @@ class Options:
     """The `tidegate-*` request options and the trace context, as validated from headers or metadata.
 
     `deadline_ms` and `max_cost` (in the configured currency) are positive. None: not given.
-    `authorization` is the credential as it came, and `caller` what it proved; nothing but the
-    pipeline's `Callers` sets the latter. `allowed` and `hops` are from a peer gateway alone: the places
-    it leaves, and the gateways the request has passed.
+    `caller` is what the call's credential proved; nothing but the pipeline's `Callers` sets it. The
+    credential itself is nowhere kept. `allowed` and `hops` are from a peer gateway alone: the places it
+    leaves, and the gateways the request has passed.
     """
 
     privacy: str | None = None
@@ -45,7 +48,6 @@ class Options:
     idempotent: bool | None = None
     traceparent: str | None = None
     tracestate: str | None = None
-    authorization: str | None = field(default=None, repr=False)
     allowed: AllowedSet | None = None
     hops: tuple[str, ...] = ()
     caller: Caller = ANYBODY

@@ -25,6 +25,8 @@ from gateway.frontends.wiretext import header_value, status_message
 from oip.reasons import Reason
 
 MESSAGE_TIMEOUT_S = 60.0
+MAX_METADATA_BYTES = 16 * 1024
+"""Of one call: a peer gateway's set of places, its hops and a trace state may come together."""
 _PREFIX = f"/{OIP_SERVICE}/"
 _CLOSING_S = 2.0
 """How long connections have to close once no call of ours is left on them: those whose callers speak
@@ -55,6 +57,7 @@ class GrpcLane:
         self._options = [
             ("grpc.max_receive_message_length", max_message_bytes),
             ("grpc.max_send_message_length", -1),
+            ("grpc.max_metadata_size", MAX_METADATA_BYTES),
             ("grpc.so_reuseport", 0),
             # Bandwidth probing opens a stream's window to megabytes before anyone reads it. Without
             # it an unread body stays behind 64 KiB, and a read one still gets a window of its size.

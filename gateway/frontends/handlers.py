@@ -12,7 +12,6 @@ from gateway.core.errors import Refusal, TidegateError
 from gateway.core.ports import Service
 from gateway.core.request import Options
 from gateway.frontends.codecs import BindingCodec
-from gateway.pipeline.options import parse_options
 from gateway.resilience.deadline import request_deadline
 from oip.codec import server_metadata
 from oip.errors import OipError
@@ -22,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration")
 """The protocol's extensions that this version serves; server metadata lists nothing else."""
+_INFER = "ModelInfer"
 ANSWER_TIMEOUT_S = 10.0
 """How long a call other than an inference may take when its caller has set no deadline."""
 
@@ -39,34 +39,33 @@ class Handlers:
         self._codecs = codecs
         self._name = name
         self._version = version
-        self._served: dict[str, Callable[[Call, BindingCodec], Awaitable[Reply]]] = {
+        self._served: dict[str, Callable[[Call, BindingCodec, Options], Awaitable[Reply]]] = {
             "ServerLive": self._server_live,
             "ServerReady": self._server_ready,
             "ModelReady": self._model_ready,
             "ServerMetadata": self._server_metadata,
             "ModelMetadata": self._model_metadata,
             "ModelConfig": self._model_config,
-            "ModelInfer": self._model_infer,
         }
 
     @property
     def methods(self) -> Collection[str]:
         """Names of the RPCs that are served."""
-        return self._served.keys()
+        return (*self._served, _INFER)
 
     async def handle(self, call: Call) -> Reply:
         """The reply to a call. Raises nothing but cancellation: failures are in `Reply.error`."""
         try:
+            codec = self._codecs[call.binding]
+            if call.method == _INFER:
+                return await self.service.infer(call, codec.infer(call))
             handler = self._served.get(call.method)
             if handler is None:
                 raise Refusal(Reason.NOT_SERVED, f"{call.method} is not served by this version")
-            if call.method == "ModelInfer":
-                return await handler(call, self._codecs[call.binding])
-            # An inference's options are the service's to read; elsewhere a wrong one is an error too.
-            option_ms = parse_options(call.metadata).deadline_ms
-            deadline = request_deadline(call.received, option_ms, call.deadline, ANSWER_TIMEOUT_S)
+            options = self.service.options(call.metadata)
+            deadline = request_deadline(call.received, options.deadline_ms, call.deadline, ANSWER_TIMEOUT_S)
             async with asyncio.timeout_at(deadline):
-                return await handler(call, self._codecs[call.binding])
+                return await handler(call, codec, options)
         except TimeoutError:
             return Reply(
                 error=Refusal(Reason.DEADLINE, f"the deadline passed before {call.method} was answered")
@@ -78,14 +77,14 @@ class Handlers:
         except Exception as error:
             return Reply(error=unexpected(error, call.method))
 
-    async def _server_live(self, call: Call, codec: BindingCodec) -> Reply:
+    async def _server_live(self, call: Call, codec: BindingCodec, options: Options) -> Reply:
         return codec.live(self.service.live())
 
-    async def _server_ready(self, call: Call, codec: BindingCodec) -> Reply:
+    async def _server_ready(self, call: Call, codec: BindingCodec, options: Options) -> Reply:
         return codec.ready(self.service.ready())
 
-    async def _model_ready(self, call: Call, codec: BindingCodec) -> Reply:
-        model, version, options = await self._question(call, codec)
+    async def _model_ready(self, call: Call, codec: BindingCodec, options: Options) -> Reply:
+        model, version, _ = await self._question(call, codec, options)
         try:
             return codec.model_ready(await self.service.model_ready(model, version, options))
         except Refusal as refusal:
@@ -93,24 +92,24 @@ class Handlers:
                 raise
             return codec.model_unknown(refusal)
 
-    async def _server_metadata(self, call: Call, codec: BindingCodec) -> Reply:
+    async def _server_metadata(self, call: Call, codec: BindingCodec, options: Options) -> Reply:
         return codec.server_metadata(server_metadata(self._name, self._version, EXTENSIONS))
 
-    async def _model_metadata(self, call: Call, codec: BindingCodec) -> Reply:
-        return codec.model_metadata(await self.service.model_metadata(*await self._question(call, codec)))
+    async def _model_metadata(self, call: Call, codec: BindingCodec, options: Options) -> Reply:
+        return codec.model_metadata(
+            await self.service.model_metadata(*await self._question(call, codec, options))
+        )
 
-    async def _model_config(self, call: Call, codec: BindingCodec) -> Reply:
-        return codec.model_config(await self.service.model_config(*await self._question(call, codec)))
+    async def _model_config(self, call: Call, codec: BindingCodec, options: Options) -> Reply:
+        return codec.model_config(
+            await self.service.model_config(*await self._question(call, codec, options))
+        )
 
-    async def _question(self, call: Call, codec: BindingCodec) -> tuple[str, str, Options]:
+    async def _question(self, call: Call, codec: BindingCodec, options: Options) -> tuple[str, str, Options]:
         """What a call asks about: model, version and under which options. These are heeded before the
         message that names the model is read."""
-        options = parse_options(call.metadata)
         self.service.admit(options)
         return *await codec.model(call), options
-
-    async def _model_infer(self, call: Call, codec: BindingCodec) -> Reply:
-        return await self.service.infer(call, codec.infer(call))
 
 
 def unexpected(error: BaseException, where: str) -> Refusal:

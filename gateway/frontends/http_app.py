@@ -140,6 +140,8 @@ class HttpApp:
             headers.append(("content-type", "application/json"))
             if status == 503:
                 headers.append(("retry-after", "1"))
+            if status == 401:
+                headers.append(("www-authenticate", "Bearer"))
             if reply.error.reason is Reason.UNSUPPORTED_CODING:
                 headers.append(("accept-encoding", "identity"))
         headers.append(("content-length", str(len(body))))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from gateway.core.call import Call, Reply
+from gateway.core.call import Call, Metadata, Reply
 from gateway.core.config import Config
 from gateway.core.decision import Attempt, Decision
 from gateway.core.errors import Refusal, TidegateError
@@ -16,12 +16,14 @@ from gateway.core.held import BodyBudget, BodyShare
 from gateway.core.ports import Endpoint, InferCodec
 from gateway.core.request import Options, Request
 from gateway.decide import decide, gateway_refusal
+from gateway.pipeline.callers import Callers
 from gateway.pipeline.dispatch import DEADLINE_SLACK_S, Course, Dispatcher
-from gateway.pipeline.options import parse_options
 from gateway.pipeline.questions import Questions
 from gateway.pipeline.records import DecisionRing
+from gateway.pipeline.signatures import Signatures
 from gateway.pipeline.state import ReplicaState
 from gateway.resilience.deadline import request_deadline
+from gateway.routing.predict import key_of
 from gateway.telemetry import RequestTelemetry, Telemetry
 from oip.errors import OipError
 from oip.reasons import Reason
@@ -31,6 +33,8 @@ BUDGET_BODIES = 16
 """How many bodies of the largest size a replica holds at once; of smaller ones accordingly more."""
 DEFAULT_TIMEOUT_S = 60.0
 """How long a request without any deadline may take: a caller that set none still gets an answer."""
+REASON_KEY = "tidegate-reason"
+"""How a peer gateway is told the reason of an error, whose status says less."""
 
 
 @dataclass(slots=True)
@@ -40,6 +44,7 @@ class _Flow:
     telemetry: RequestTelemetry
     decision: Decision | None = None
     attempts: list[Attempt] = field(default_factory=list[Attempt])
+    course: Course | None = None
 
     def headers(self) -> list[tuple[str, str]]:
         """The answer headers, as far as there is something to say: no cost where one is not known.
@@ -47,11 +52,9 @@ class _Flow:
         gets."""
         found: list[tuple[str, str]] = []
         if self.decision is not None:
-            if self.attempts:
-                last = self.attempts[-1].endpoint
-                place = next(c.place for c in self.decision.plan if c.variant.endpoint == last)
-                found.append(("tidegate-endpoint", last))
-                found.append(("tidegate-tier", place.tier.value))
+            if self.attempts and self.course is not None and self.course.place is not None:
+                found.append(("tidegate-endpoint", self.attempts[-1].endpoint))
+                found.append(("tidegate-tier", self.course.place.tier.value))
             if self.decision.policy:
                 found.append(("tidegate-policy", self.decision.policy))
             found.append(("tidegate-decision", self.decision.id))
@@ -81,7 +84,9 @@ class Director:
     ) -> None:
         self._config = config
         self._state = state
+        self._callers = Callers(config, state.device_of)
         self._questions = Questions(config, state, endpoints)
+        self._signatures = Signatures(state, endpoints, time.monotonic)
         self._dispatcher = dispatcher
         self._records = records
         self._telemetry = telemetry
@@ -94,7 +99,7 @@ class Director:
 
     async def infer(self, call: Call, codec: InferCodec) -> Reply:
         try:
-            options, error = parse_options(call.metadata), None
+            options, error = self._callers.options(call.metadata, inference=True), None
         except OipError as wrong:
             options, error = Options(), wrong
         flow = _Flow(self._telemetry.request(call.received, options, call.binding))
@@ -133,7 +138,10 @@ class Director:
             if flow.decision is not None:
                 self._records.put(flow.decision, tuple(flow.attempts))
             flow.telemetry.ended(ended_by, time.monotonic())
-        return Reply(flow.headers(), error=error)
+        found = flow.headers()
+        if options.caller.peer:
+            found.append((REASON_KEY, error.reason.value))
+        return Reply(found, error=error)
 
     async def _infer(
         self,
@@ -160,10 +168,19 @@ class Director:
         flow.telemetry.decided(flow.decision, started, time.monotonic())
         if flow.decision.refused is not None:
             raise Refusal(flow.decision.refused, flow.decision.message)
-        course = Course(request, flow.decision, body, view, deadline, flow.telemetry, flow.attempts)
-        response = await self._dispatcher.run(course)
+        await self._check(flow.decision, body, view.model_name)
+        flow.course = Course(request, flow.decision, body, view, deadline, flow.telemetry, flow.attempts)
+        response = await self._dispatcher.run(flow.course)
         answer, headers = await codec.encode(response)
         return answer, list(headers)
+
+    async def _check(self, decision: Decision, body: bytes, model: str) -> None:
+        """Hold the request against what the chosen variant takes, as far as that is known: no version
+        but the variant's own. Raises OipError."""
+        assert decision.model_config is not None
+        key = key_of(decision.model_config, decision.plan[0].variant)
+        if key.version or not decision.version:
+            await self._signatures.check(key, body, model)
 
     def dry_run(self, model: str, version: str, options: Options, payload_bytes: int) -> Decision:
         """The decision that such a request would get now; nothing is sent or recorded."""
@@ -176,6 +193,9 @@ class Director:
 
     def ready(self) -> bool:
         return not self._draining and self._questions.any_ready()
+
+    def options(self, metadata: Metadata) -> Options:
+        return self._callers.options(metadata)
 
     def admit(self, options: Options) -> None:
         refusal = gateway_refusal(self._config, options, None)
@@ -199,6 +219,8 @@ class Director:
                 await self._idle.wait()
         except TimeoutError:
             return
+        finally:
+            await self._signatures.close()
 
     def _refused_early(self, call: Call, options: Options, refusal: Refusal) -> Decision:
         """The record of a request whose headers were enough to refuse it: no place was considered."""

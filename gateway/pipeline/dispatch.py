@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from gateway.core.decision import Attempt, Candidate, Decision, Outcome, VariantKey
 from gateway.core.errors import AttemptError, Refusal
+from gateway.core.place import Place
 from gateway.core.ports import Endpoint, Permit
 from gateway.core.request import Request
 from gateway.decide import Attempts
@@ -32,6 +33,7 @@ caller goes away at its own deadline, in the same moment as our timer ends."""
 _OUTCOMES = {
     Reason.UNAVAILABLE: Outcome.UNAVAILABLE,
     Reason.MODEL_UNAVAILABLE: Outcome.UNAVAILABLE,
+    Reason.NO_CANDIDATE: Outcome.UNAVAILABLE,
     Reason.OVERLOADED: Outcome.UNAVAILABLE,
     Reason.DEADLINE: Outcome.DEADLINE,
     Reason.ENDPOINT_FAILED: Outcome.FAILED,
@@ -48,7 +50,8 @@ _HALTED = {
 
 @dataclass(slots=True)
 class Course:
-    """One request on its way along its plan; `attempts` grows as it goes.
+    """One request on its way along its plan; `attempts` grows as it goes, and `place` is where the last
+    of them went.
 
     `body` is the serialized ModelInferRequest that `view` was scanned from, `deadline` an instant
     of the monotonic clock.
@@ -61,6 +64,7 @@ class Course:
     deadline: float
     telemetry: RequestTelemetry
     attempts: list[Attempt]
+    place: Place | None = None
 
 
 class Dispatcher:
@@ -108,9 +112,12 @@ class Dispatcher:
         span = course.telemetry.attempt(candidate, started)
         outcome, response = Outcome.CANCELLED, None
         cost: float | None = 0.0
-        self._state.begun(key, given_s, started)
+        course.place = permit.place
+        self._state.begun(key, given_s, started, permit.device)
         try:
-            answer = await self._endpoints[key.endpoint].infer(body, span.headers, given_s, permit)
+            answer = await self._endpoints[key.endpoint].infer(
+                body, span.headers, given_s, replace(permit, tell=span.tell)
+            )
             response = _named(answer, course.view.model_name, key.endpoint)
             outcome = Outcome.OK
             cost = self._cost(key, len(body), len(response))
@@ -124,15 +131,15 @@ class Dispatcher:
             outcome = _OUTCOMES.get(error.reason, Outcome.REJECTED)
             cost = self._cost(key, len(body) if error.sent else 0, None)
             if error.reason is Reason.UNAVAILABLE:
-                self._state.gone(key.endpoint)
+                self._state.gone(key.endpoint, permit.device)
                 self._look(key.endpoint)
             raise
         finally:
             ended = self._clock()
             elapsed_ms = (ended - started) * 1000
             size = None if response is None else len(response)
-            self._state.ended(key, outcome, elapsed_ms, given_s, size, ended)
-            course.attempts.append(Attempt(key.endpoint, outcome, elapsed_ms, cost))
+            self._state.ended(key, outcome, elapsed_ms, given_s, size, ended, permit.device)
+            course.attempts.append(Attempt(key.endpoint, outcome, elapsed_ms, cost, permit.device))
             span.ended(outcome, ended, cost)
 
     def _cost(self, key: VariantKey, sent_bytes: int, response_bytes: int | None) -> float | None:

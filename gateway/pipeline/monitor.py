@@ -1,4 +1,4 @@
-"""Asks one endpoint, again and again, whether it and its models are ready."""
+"""Asks one endpoint, again and again, whether it and its models are ready and what these take."""
 
 from __future__ import annotations
 
@@ -6,25 +6,42 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from gateway.core.ports import Endpoint, Health
+from gateway.pipeline.signatures import ask_signature
+from oip.signature import Signature
 
 INTERVAL_S = 1.0
 TIMEOUT_S = 1.0
+SIGNATURES_S = 30.0
+"""How often a model that stays ready is asked for its signature."""
+
+Learn = Callable[[str, str, Signature | None], None]
+"""Takes model, version and signature; None where the endpoint says nothing."""
 
 
 class Monitor:
     """One endpoint's health, asked every `INTERVAL_S` and at once when `look_now` is called.
 
-    A look ends after `TIMEOUT_S`, so a stopped endpoint is found out within two seconds.
+    A look ends after `TIMEOUT_S`, so a stopped endpoint is found out within two seconds. Signatures are
+    asked for beside the looks: when a model becomes ready, or its endpoint comes back, and every
+    `SIGNATURES_S`.
     """
 
     def __init__(
-        self, endpoint: Endpoint, models: Sequence[tuple[str, str]], report: Callable[[Health], None]
+        self,
+        endpoint: Endpoint,
+        models: Sequence[tuple[str, str]],
+        report: Callable[[Health], None],
+        learn: Learn,
     ) -> None:
         self._endpoint = endpoint
         self._models = models
         self._report = report
+        self._learn = learn
+        self._asked_at: dict[tuple[str, str], float] = {}
+        """When each model that is ready was asked for its signature."""
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._learning: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="monitor")
@@ -33,7 +50,30 @@ class Monitor:
         self._wanted.set()
 
     async def look(self) -> None:
-        """One look, reported."""
+        """One look, reported, and what it makes known of signatures."""
+        await self._look()
+        if self._learning is not None:
+            await self._learning
+
+    async def close(self) -> None:
+        tasks = [task for task in (self._task, self._learning) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            self._wanted.clear()
+            await self._look()
+            try:
+                async with asyncio.timeout(INTERVAL_S):
+                    await self._wanted.wait()
+                # A burst of failures asks once: the next look waits a little for the endpoint to settle.
+                await asyncio.sleep(INTERVAL_S / 10)
+            except TimeoutError:
+                pass
+
+    async def _look(self) -> None:
         try:
             async with asyncio.timeout(2 * TIMEOUT_S):
                 health = await self._endpoint.health(self._models, TIMEOUT_S)
@@ -42,20 +82,26 @@ class Monitor:
         except Exception as error:  # a monitor that ends would leave the last verdict standing for ever
             health = Health(up=False, detail=f"could not be asked ({type(error).__name__})")
         self._report(health)
+        self._ask_signatures(health)
 
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+    def _ask_signatures(self, health: Health) -> None:
+        """Begin to ask for those that are due, unless the last round is still under way."""
+        if self._learning is not None and not self._learning.done():
+            return
+        now = asyncio.get_running_loop().time()
+        ready = {(model.model, model.version) for model in health.models if health.up and model.ready}
+        self._asked_at = {model: at for model, at in self._asked_at.items() if model in ready}
+        due = [model for model in ready if now - self._asked_at.get(model, -SIGNATURES_S) >= SIGNATURES_S]
+        if due:
+            self._asked_at.update(dict.fromkeys(due, now))
+            self._learning = asyncio.create_task(self._ask(due), name="learn signatures")
 
-    async def _run(self) -> None:
-        while True:
-            self._wanted.clear()
-            await self.look()
+    async def _ask(self, due: Sequence[tuple[str, str]]) -> None:
+        async def one(model: str, version: str) -> None:
             try:
-                async with asyncio.timeout(INTERVAL_S):
-                    await self._wanted.wait()
-                # A burst of failures asks once: the next look waits a little for the endpoint to settle.
-                await asyncio.sleep(INTERVAL_S / 10)
-            except TimeoutError:
-                pass
+                signature = await ask_signature(self._endpoint, model, version)
+            except Exception:  # of an endpoint that breaks its promise: as one that says nothing
+                signature = None
+            self._learn(model, version, signature)
+
+        await asyncio.gather(*(one(*model) for model in due))

@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 from typing import NoReturn
 
+from edgewire.allowed import AllowedSet, decode
 from gateway.core.call import Metadata
+from gateway.core.config.models import NAME_PATTERN
 from gateway.core.errors import Refusal
-from gateway.core.request import Options
+from gateway.core.request import MAX_HOPS, Options
 from gateway.telemetry.context import trace_context
 from oip.reasons import Reason
 
@@ -24,8 +26,11 @@ MAX_NAME_CHARS = 128
 _NAMES = ("privacy", "policy", "site", "device")
 _NUMBERS = {"deadline-ms": MAX_DEADLINE_MS, "max-cost": MAX_COST}
 _KNOWN = (*_NAMES, *_NUMBERS, "idempotent")
-_PEER_ONLY = frozenset({"tidegate-allowed", "tidegate-hops"})
+_PEERS = ("allowed", "hops")
+PEER_OPTIONS = tuple(f"tidegate-{option}" for option in _PEERS)
+"""What only a peer gateway may send; whether it is one is `Callers`' question."""
 
+_HOP = re.compile(NAME_PATTERN)
 _NAME = re.compile(rf"[\x21-\x7e]{{1,{MAX_NAME_CHARS}}}")
 _DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
 
@@ -40,10 +45,8 @@ def parse_options(metadata: Metadata) -> Options:
     for key, value in metadata:
         if not key.startswith(("tidegate-", "tidegate_")):
             continue
-        if key in _PEER_ONLY:
-            _refuse(f"{key} is for peer gateways, which are not served by this version: leave it out")
         option = key.removeprefix("tidegate-")
-        if option not in _KNOWN or isinstance(value, bytes):
+        if option not in (*_KNOWN, *_PEERS) or isinstance(value, bytes):
             names = ", ".join(f"tidegate-{name}" for name in _KNOWN)
             _refuse(f"unknown option {_printable(key)}: the options are {names}")
         if option in given:
@@ -62,6 +65,8 @@ def parse_options(metadata: Metadata) -> Options:
         idempotent=_flag("idempotent", given["idempotent"]) if "idempotent" in given else None,
         traceparent=traceparent,
         tracestate=tracestate,
+        allowed=_allowed(given["allowed"]) if "allowed" in given else None,
+        hops=_hops(given["hops"]) if "hops" in given else (),
     )
 
 
@@ -98,3 +103,17 @@ def _flag(option: str, value: str) -> bool:
     if value not in ("true", "false"):
         _refuse(f"tidegate-{option} must be true or false, not '{_printable(value)}'")
     return value == "true"
+
+
+def _allowed(value: str) -> AllowedSet:
+    try:
+        return decode(value)
+    except ValueError as error:
+        _refuse(f"tidegate-allowed is no set of places: {error}")
+
+
+def _hops(value: str) -> tuple[str, ...]:
+    hops = tuple(value.split(","))
+    if len(hops) > MAX_HOPS or not all(len(hop) <= MAX_NAME_CHARS and _HOP.fullmatch(hop) for hop in hops):
+        _refuse(f"tidegate-hops must be 1 to {MAX_HOPS} names of gateways, separated by ','")
+    return hops

@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from gateway.core.config import Config
 from gateway.core.decision import VariantKey
 from gateway.core.errors import AttemptError, Refusal
-from gateway.core.ports import Endpoint
+from gateway.core.ports import Endpoint, Permit, Relay
 from gateway.core.request import Options
 from gateway.decide import compiled, unknown_model, version_refusal
-from gateway.decide.tables import Model, Target
+from gateway.decide.groups import reach
+from gateway.decide.tables import GROUP_PLACE, Model, Target, Wall
 from gateway.pipeline.state import ReplicaState
 from gateway.policy.privacy import origin_of
+from gateway.policy.require import own_version
 from oip.codec import rename_config, rename_metadata
 from oip.names import shown
 from oip.reasons import Reason
@@ -23,7 +25,11 @@ TIMEOUT_S = 2.0
 
 
 class Questions:
-    """Answers from the first allowed place that is up and has the model ready."""
+    """Answers from the first allowed place that is up and has the model ready.
+
+    A device group is asked when some device in an allowed place has it; what its devices said of their
+    models is known to the gateway, so the question goes to none of them.
+    """
 
     def __init__(self, config: Config, state: ReplicaState, endpoints: Mapping[str, Endpoint]) -> None:
         self._tables = compiled(config)
@@ -36,14 +42,17 @@ class Questions:
 
     async def model_ready(self, name: str, version: str, options: Options) -> bool:
         """Raises Refusal for an unknown model or a version that no variant can have."""
-        for target in self._serving(self._model(name, version), version, options):
+        model = self._model(name, version)
+        for target in self._serving(model, version, options):
             if not version or target.key.version:
                 return True
             # The variant leaves the version to the endpoint, so only that knows.
-            health = await self._endpoints[target.key.endpoint].health(
-                [(target.key.model, version)], TIMEOUT_S
-            )
-            if health.up and all(model.ready for model in health.models):
+            try:
+                endpoint = self._asked(target, model, options)
+            except AttemptError:
+                continue
+            health = await endpoint.health([(target.key.model, version)], TIMEOUT_S)
+            if health.up and all(asked.ready for asked in health.models):
                 return True
         return False
 
@@ -73,18 +82,38 @@ class Questions:
 
     def _serving(self, model: Model, version: str, options: Options) -> list[Target]:
         """The variants that may be asked and can answer now."""
-        wall = self._tables.wall(model.classes(options), origin_of(self._tables.gateway, options))
+        wall = self._wall(model, options)
         if wall.gateway:
             return []
         snapshot = self._state.snapshot
         return [
             target
             for target in model.targets
-            if not wall.endpoints[target.key.endpoint]
+            if target.key.endpoint not in options.hops
+            and self._open(target, wall)
             and (not version or _has(target, version))
             and snapshot.endpoints[target.key.endpoint].up
             and snapshot.variants[target.key].ready
         ]
+
+    def _wall(self, model: Model, options: Options) -> Wall:
+        origin = origin_of(self._tables.gateway, options)
+        return self._tables.wall(model.classes(options), origin, options.allowed)
+
+    def _open(self, target: Target, wall: Wall) -> bool:
+        if target.place is not None:
+            return not wall.of(target.place)
+        found = reach(self._state.snapshot, target.key, wall)
+        return not found.refused_by and not found.away
+
+    def _asked(self, target: Target, model: Model, options: Options) -> Endpoint:
+        """The endpoint to put the question to. Raises AttemptError for one that must not have it."""
+        endpoint = self._endpoints[target.key.endpoint]
+        if not isinstance(endpoint, Relay):
+            return endpoint
+        place = target.place or GROUP_PLACE
+        hops = (*options.hops, self._tables.name)
+        return endpoint.under(Permit(self._wall(model, options).allowed, place, hops))
 
     async def _ask(
         self,
@@ -94,10 +123,11 @@ class Questions:
         question: Callable[[Endpoint, VariantKey], Awaitable[bytes]],
     ) -> bytes:
         failure: AttemptError | None = None
-        for target in self._serving(self._model(name, version), version, options):
+        model = self._model(name, version)
+        for target in self._serving(model, version, options):
             key = target.key if target.key.version else target.key._replace(version=version)
             try:
-                return await question(self._endpoints[key.endpoint], key)
+                return await question(self._asked(target, model, options), key)
             except AttemptError as error:
                 failure = error
         raise failure or Refusal(
@@ -106,4 +136,4 @@ class Questions:
 
 
 def _has(target: Target, version: str) -> bool:
-    return target.key.version in ("", version)
+    return own_version(target.variant) in (None, version)

@@ -6,15 +6,18 @@ views that are consistent because nothing awaits between reading and deciding.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
 from gateway.core.config import Config
 from gateway.core.decision import EndpointState, Outcome, Snapshot, VariantKey, VariantState
+from gateway.core.fleet import Device, Group, group_of
 from gateway.core.ports import Health
 from gateway.routing.latency import LatencyWindow, from_profile
 from gateway.routing.predict import key_of
 from gateway.store.profiles import Profile
+from oip.signature import Signature
 
 RESPONSE_SHARE = 0.1
 """How much one answer moves the mean answer size."""
@@ -35,30 +38,71 @@ class ReplicaState:
         keys = [key_of(model, variant) for model in config.models for variant in model.variants]
         self._windows = {key: LatencyWindow() for key in keys}
         self._variants = {key: VariantState() for key in keys}
+        self._learnt_at: dict[VariantKey, float] = {}
+        self._groups = {e.name: group_of(()) for e in config.endpoints if e.place is None}
+        self._credentials: dict[str, dict[bytes, Device]] = {}
+        self._device_load: Counter[str] = Counter()
 
     @property
     def snapshot(self) -> Snapshot:
-        return Snapshot(self._config, self._revision, self._endpoints, self._variants)
+        return Snapshot(
+            self._config,
+            self._revision,
+            self._endpoints,
+            self._variants,
+            self._groups,
+            self._device_load,
+        )
 
     def models_of(self, endpoint: str) -> list[tuple[str, str]]:
         """(model, version) pairs that the configuration wants from an endpoint."""
         return sorted({(k.model, k.version) for k in self._variants if k.endpoint == endpoint})
 
     def heard(self, endpoint: str, health: Health) -> None:
-        """Take in one look at an endpoint."""
+        """Take in one look at an endpoint. Which models a group has ready is its devices' to say."""
         self._endpoints[endpoint] = EndpointState(health.up, health.detail)
+        if endpoint in self._groups:
+            return
         for model in health.models:
             key = VariantKey(endpoint, model.model, model.version)
             if key in self._variants:
                 self._variants[key] = replace(self._variants[key], ready=model.ready)
 
-    def gone(self, endpoint: str) -> None:
-        """An attempt found the endpoint gone; the next look decides whether it is back."""
-        self._endpoints[endpoint] = EndpointState(up=False, detail="an attempt found it gone")
+    def fleet(self, endpoint: str, group: Group) -> None:
+        """Take in the devices of a group, as they are now."""
+        self._groups[endpoint] = group
+        self._credentials[endpoint] = {d.credential_sha256: d for d in group.devices.values()}
+        for key, state in self._variants.items():
+            if key.endpoint == endpoint:
+                ready = bool(group.ready.get((key.model, key.version)))
+                self._variants[key] = replace(state, ready=ready)
 
-    def begun(self, key: VariantKey, given_s: float, now: float) -> None:
+    def device_of(self, digest: bytes) -> Device | None:
+        """The enrolled device whose credential has this SHA-256."""
+        found = (devices.get(digest) for devices in self._credentials.values())
+        return next((device for device in found if device is not None), None)
+
+    def gone(self, endpoint: str, device: str = "") -> None:
+        """An attempt found the endpoint gone; the next look decides whether it is back. One `device`
+        that is gone takes nothing from the others of its group."""
+        if not device:
+            self._endpoints[endpoint] = EndpointState(up=False, detail="an attempt found it gone")
+
+    def learnt(self, key: VariantKey, signature: Signature | None, now: float) -> None:
+        """Take in what the endpoint says its model takes and gives; None: it says nothing."""
+        if key in self._variants:
+            self._variants[key] = replace(self._variants[key], signature=signature)
+            self._learnt_at[key] = now
+
+    def learnt_at(self, key: VariantKey) -> float | None:
+        """When the endpoint was last asked for the variant's signature; None: never."""
+        return self._learnt_at.get(key)
+
+    def begun(self, key: VariantKey, given_s: float, now: float, device: str = "") -> None:
         """An attempt begins and has `given_s` seconds."""
         self._windows[key].begin(given_s * 1000, now)
+        if device:
+            self._device_load[device] += 1
         self._refresh(key, now)
 
     def ended(
@@ -69,9 +113,14 @@ class ReplicaState:
         given_s: float,
         response_bytes: int | None,
         now: float,
+        device: str = "",
     ) -> None:
         """An attempt that had `given_s` seconds ended; `response_bytes` is None where no answer came."""
         self._windows[key].observe(outcome, elapsed_ms, given_s * 1000, now)
+        if device:
+            self._device_load[device] -= 1
+            if not self._device_load[device]:
+                del self._device_load[device]
         if response_bytes is not None:
             state = self._variants[key]
             mean = response_bytes if state.response_bytes is None else state.response_bytes

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import gateway
 from gateway.core.config import EndpointConfig
+from gateway.core.decision import VariantKey
 from gateway.core.fleet import Group
 from gateway.core.plugins import discover
 from gateway.core.ports import Endpoint, Health, Surroundings
@@ -102,7 +103,12 @@ class Runtime:
             await endpoint.start()
             self._opened.push_async_callback(endpoint.close)
             monitor = self._monitors[name] = Monitor(
-                endpoint, self._state.models_of(name), lambda health, name=name: self._heard(name, health)
+                endpoint,
+                self._state.models_of(name),
+                lambda health, name=name: self._heard(name, health),
+                lambda model, version, signature, name=name: self._state.learnt(
+                    VariantKey(name, model, version), signature, time.monotonic()
+                ),
             )
             self._opened.push_async_callback(monitor.close)
         # The first look comes before the first request, so that a gateway that says it is up knows its places.
@@ -190,8 +196,8 @@ class Runtime:
         self._telemetry.metrics.devices(self._state.snapshot.groups.values())
 
     def _lost(self, name: str) -> None:
-        """An attempt found the endpoint gone: say so, and look whether that stands."""
-        self._telemetry.metrics.endpoint_up(name, False)
+        """An attempt found the endpoint, or one device of it, gone: say so, and look whether that stands."""
+        self._telemetry.metrics.endpoint_up(name, self._state.snapshot.endpoints[name].up)
         self._monitors[name].look_now()
 
     def _read_profiles(self) -> None:

@@ -8,6 +8,7 @@ import gateway
 from gateway.core.call import Binding
 from gateway.core.config import Telemetry as TelemetryConfig
 from gateway.core.decision import Candidate, Decision, Outcome, Verdict
+from gateway.core.ports import RemoteSpan
 from gateway.core.request import Options
 from gateway.telemetry import names
 from gateway.telemetry.events import AttemptEnded, Decided, RequestEnded
@@ -15,6 +16,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.otlp import METRICS_PATH, TRACES_PATH, Poster, resource
 from gateway.telemetry.otlp_metrics import MetricExporter
 from gateway.telemetry.otlp_spans import SpanExporter
+from gateway.telemetry.remote import MAX_SPANS, bounded, welcome
 from gateway.telemetry.spans import Attributes, Headers, Kind, RequestTrace, Span, Tracing
 from oip.reasons import STATUS, Reason
 
@@ -30,6 +32,7 @@ class Telemetry:
 
     def __init__(self, config: TelemetryConfig, gateway_name: str) -> None:
         self.metrics = Metrics()
+        self._gateway = gateway_name
         self._exporters: tuple[SpanExporter, MetricExporter] | None = None
         if config.otlp_endpoint is None:
             self.tracing = Tracing(None, config.sample_ratio)
@@ -65,9 +68,8 @@ class Telemetry:
 
     def request(self, received: float, options: Options, binding: Binding) -> RequestTelemetry:
         """An inference arrived at the monotonic instant `received`. Its `ended` must be called."""
-        trace = self.tracing.request(
-            options.traceparent, options.tracestate, received, {names.ATTR_BINDING: binding.value}
-        )
+        attributes = {names.ATTR_BINDING: binding.value, names.ATTR_GATEWAY: self._gateway}
+        trace = self.tracing.request(options.traceparent, options.tracestate, received, attributes)
         self.metrics.request_started()
         return RequestTelemetry(self.metrics, trace, received)
 
@@ -122,6 +124,8 @@ class RequestTelemetry:
                 names.ATTR_TIER: self._tier,
                 names.ATTR_ATTEMPTS: self._attempts,
             }
+            if candidate.device:
+                attributes[names.ATTR_DEVICE] = candidate.device
             span = self.trace.child(names.SPAN_ATTEMPT, started, attributes, Kind.CLIENT)
         return AttemptTelemetry(self._metrics, self.trace, span, self._model, candidate, started)
 
@@ -160,7 +164,7 @@ class RequestTelemetry:
 class AttemptTelemetry:
     """One attempt. `headers` are the trace context to send to the endpoint."""
 
-    __slots__ = ("_candidate", "_metrics", "_model", "_span", "_started", "_trace", "headers")
+    __slots__ = ("_candidate", "_metrics", "_model", "_span", "_started", "_told", "_trace", "headers")
 
     def __init__(
         self,
@@ -177,7 +181,13 @@ class AttemptTelemetry:
         self._model = model
         self._candidate = candidate
         self._started = started
+        self._told: list[RemoteSpan] = []
         self.headers: Headers = trace.headers_for(span)
+
+    def tell(self, span: RemoteSpan) -> None:
+        """The place did this for the attempt: a child of its span, if the trace is kept."""
+        if self._span is not None and len(self._told) < MAX_SPANS and welcome(span):
+            self._told.append(span)
 
     def ended(self, outcome: Outcome, ended: float, cost: float | None) -> None:
         """`cost` is what the attempt cost in the configured currency, 0 where nothing is charged,
@@ -194,6 +204,11 @@ class AttemptTelemetry:
             )
         )
         if self._span is not None:
+            for told in self._told:
+                # Whatever another clock says, the work was done within the attempt.
+                began = min(max(told.began, self._started), ended)
+                child = self._trace.child(told.name, began, bounded(told), parent=self._span)
+                self._trace.end(child, min(max(told.ended, began), ended), {})
             attributes = {names.ATTR_OUTCOME: outcome.value}
             self._trace.end(self._span, ended, attributes, error=outcome is not Outcome.OK)
 

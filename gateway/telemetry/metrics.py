@@ -9,7 +9,8 @@ whatever comes later is counted under "_other".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter as Count
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -20,6 +21,7 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPEN
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
 
 from gateway.core.decision import Outcome, Verdict
+from gateway.core.fleet import Device, Group
 from gateway.telemetry import names
 from gateway.telemetry.events import AttemptEnded, Decided, RequestEnded
 
@@ -108,6 +110,7 @@ class Metrics:
         self._inflight = gauge(names.INFLIGHT)
         self._cost = counter(names.COST)
         self._endpoint_up = labelled(gauge(names.ENDPOINT_UP), names.ENDPOINT_UP)
+        self._devices = labelled(gauge(names.DEVICES), names.DEVICES)
         self._config_revision = gauge(names.CONFIG_REVISION)
         self._forecast_error = labelled(
             histogram(names.FORECAST_ERROR, names.RATIO_BUCKETS), names.FORECAST_ERROR
@@ -148,6 +151,14 @@ class Metrics:
     def endpoint_up(self, endpoint: str, up: bool) -> None:
         self._endpoint_up(endpoint).set(1 if up else 0)
 
+    def devices(self, groups: Iterable[Group]) -> None:
+        """The devices of all groups as they are now; one that is in several counts once. Linear in
+        their number."""
+        by_name = {device.name: device for group in groups for device in group.devices.values()}
+        counts = Count(map(_state, by_name.values()))
+        for state in names.DEVICE_STATES:
+            self._devices(state).set(counts[state])
+
     def config_revision(self, revision: str) -> None:
         """Makes `revision` the only one reported."""
         self._config_revision.clear()
@@ -173,3 +184,10 @@ class Metrics:
         else:
             encode, content_type = plain_text, CONTENT_TYPE_PLAIN_0_0_4
         return encode(self), content_type
+
+
+def _state(device: Device) -> str:
+    connected, drained, away = names.DEVICE_STATES
+    if not device.connected:
+        return away
+    return drained if device.drained else connected

@@ -14,7 +14,11 @@ SERVICE = "tidegate"
 SPAN_REQUEST = "tidegate.request"
 SPAN_DECIDE = "tidegate.decide"
 SPAN_ATTEMPT = "tidegate.attempt"
+SPANS_AGENT = "tidegate.agent."
+"""What the names of a device's own spans begin with, `tidegate.agent.infer` first of all."""
 
+ATTR_GATEWAY = "tidegate.gateway"
+ATTR_DEVICE = "tidegate.device"
 ATTR_BINDING = "tidegate.binding"
 ATTR_MODEL = "tidegate.model"
 ATTR_POLICY = "tidegate.policy"
@@ -70,6 +74,12 @@ COST = Instrument(
     ("tenant", "model", "endpoint"),
 )
 ENDPOINT_UP = Instrument("tidegate_endpoint_up", "1 while the endpoint answers, else 0.", ("endpoint",))
+DEVICES = Instrument(
+    "tidegate_devices",
+    "Enrolled devices of the groups: connected, drained (connected, but given no new requests) or away.",
+    ("state",),
+)
+DEVICE_STATES = ("connected", "drained", "away")
 CONFIG_REVISION = Instrument(
     "tidegate_config_revision", "1 for the configuration revision in force.", ("revision",)
 )

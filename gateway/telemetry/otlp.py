@@ -133,9 +133,11 @@ def _given_headers(text: str) -> dict[str, bytes]:
     return headers
 
 
-def key_value(key: str, value: str | int) -> KeyValue:
+def key_value(key: str, value: str | int | float) -> KeyValue:
     if isinstance(value, str):
         return KeyValue(key=key, value=AnyValue(string_value=value))
+    if isinstance(value, float):
+        return KeyValue(key=key, value=AnyValue(double_value=value))
     return KeyValue(key=key, value=AnyValue(int_value=value))
 
 

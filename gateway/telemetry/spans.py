@@ -26,7 +26,7 @@ from enum import Enum
 from gateway.telemetry import names
 from gateway.telemetry.context import TraceParent, format_traceparent, parse_traceparent
 
-Attributes = Mapping[str, str | int]
+Attributes = Mapping[str, str | int | float]
 Headers = tuple[tuple[str, str], ...]
 
 
@@ -51,7 +51,7 @@ class Span:
     parent_remote: bool = False
     end_ns: int = 0
     error: bool = False
-    attributes: dict[str, str | int] = field(default_factory=dict[str, str | int])
+    attributes: dict[str, str | int | float] = field(default_factory=dict[str, str | int | float])
 
 
 class Tracing:
@@ -137,10 +137,16 @@ class RequestTrace:
         )
 
     def child(
-        self, name: str, started: float, attributes: Attributes, kind: Kind = Kind.INTERNAL
+        self,
+        name: str,
+        started: float,
+        attributes: Attributes,
+        kind: Kind = Kind.INTERNAL,
+        parent: Span | None = None,
     ) -> Span | None:
-        """A span below the request's; None when the trace is not kept."""
-        return self._span(name, kind, self.root.span_id, started, attributes) if self.root else None
+        """A span below `parent`, or below the request's; None when the trace is not kept."""
+        above = parent or self.root
+        return self._span(name, kind, above.span_id, started, attributes) if above else None
 
     def end(self, span: Span | None, ended: float, attributes: Attributes, *, error: bool = False) -> None:
         """End a span of this trace and hand it to the exporter; None is taken and ignored."""

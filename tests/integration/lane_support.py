@@ -12,7 +12,7 @@ from typing import Any
 
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-from gateway.core.call import Call, Reply
+from gateway.core.call import Call, Metadata, Reply
 from gateway.core.errors import AttemptError, Refusal, TidegateError
 from gateway.core.ports import InferCodec
 from gateway.core.request import Options
@@ -58,6 +58,9 @@ class FakeService:
 
     def ready(self) -> bool:
         return self.is_ready
+
+    def options(self, metadata: Metadata) -> Options:
+        return parse_options(metadata)
 
     def admit(self, options: Options) -> None:
         if options.privacy == "elsewhere":

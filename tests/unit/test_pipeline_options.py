@@ -2,6 +2,7 @@
 
 import pytest
 
+from edgewire.places import Place, Tier
 from gateway.core.errors import Refusal
 from gateway.core.request import Options
 from gateway.pipeline.options import parse_options
@@ -66,11 +67,37 @@ def test_repeated_option_is_refused_even_with_the_same_value(second):
     assert message == "tidegate-privacy is given more than once: give it once"
 
 
+def test_a_peers_options_are_read_as_they_were_written():
+    text = "tier=device+site;site=plant-7,tier=cloud;region=eu-west-1"
+    options = parse_options([("tidegate-allowed", text), ("tidegate-hops", "gw-a,gw_b.2")])
+    assert options.hops == ("gw-a", "gw_b.2")
+    assert options.allowed is not None
+    assert options.allowed.allows(Place(Tier.CLOUD, region="eu-west-1"))
+    assert not options.allowed.allows(Place(Tier.CLOUD, region="us"))
+    nothing = parse_options([("tidegate-allowed", "none")]).allowed
+    assert nothing is not None
+    assert nothing.rules == ()
+
+
+@pytest.mark.parametrize("value", ["", "tier", "tier=moon", "site=a b", "tier=cloud;tier=site", "x" * 4097])
+def test_a_set_of_places_must_be_one(value):
+    assert refusal(("tidegate-allowed", value)).startswith("tidegate-allowed is no set of places: ")
+
+
+@pytest.mark.parametrize(
+    "value", ["", ",", "a,", "a b", "a,,b", "-a", "a\n", "é", "a" * 129, ",".join(["g"] * 17)]
+)
+def test_hops_are_a_few_names(value):
+    assert refusal(("tidegate-hops", value)).startswith("tidegate-hops must be 1 to 16 names of gateways")
+
+
+def test_sixteen_hops_are_not_too_many():
+    assert len(parse_options([("tidegate-hops", ",".join(["g" * 128] * 16))]).hops) == 16
+
+
 @pytest.mark.parametrize("key", ["tidegate-allowed", "tidegate-hops"])
-def test_peer_options_are_not_served(key):
-    message = refusal((key, "1"))
-    assert message.startswith(key)
-    assert "not served by this version" in message
+def test_a_peers_option_is_given_once(key):
+    assert refusal((key, "tier=site"), (key, "tier=site")) == f"{key} is given more than once: give it once"
 
 
 @pytest.mark.parametrize("option", ["tidegate-deadline-ms", "tidegate-max-cost"])

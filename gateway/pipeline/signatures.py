@@ -1,0 +1,106 @@
+"""Requests held against what their model takes, before anything is sent.
+
+The monitors learn the signatures from the endpoints. One that refuses a request may be older than the
+model: the endpoint is asked again, once, before the request is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from gateway.core.decision import VariantKey
+from gateway.core.ports import Endpoint
+from gateway.pipeline.state import ReplicaState
+from oip.codec import signature_of
+from oip.errors import OipError
+from oip.reasons import Reason
+from oip.signature import Signature
+from oip.validate import check_request, checks_fast
+
+TIMEOUT_S = 1.0
+"""How long an endpoint may take over each of the two questions that make a signature."""
+FRESH_S = 1.0
+"""A signature learnt so short a time ago is believed."""
+
+
+async def ask_signature(endpoint: Endpoint, model: str, version: str) -> Signature | None:
+    """What the endpoint says that its model takes and gives; None where it says nothing that can be
+    read. Ends within twice `TIMEOUT_S`."""
+    try:
+        metadata = await endpoint.model_metadata(model, version, TIMEOUT_S)
+        return signature_of(metadata, await _config(endpoint, model, version))
+    except OipError:
+        return None
+
+
+async def _config(endpoint: Endpoint, model: str, version: str) -> bytes | None:
+    """None from an endpoint that has no configurations. Any other failure is raised: without it, an
+    input that may be left out would be asked for."""
+    try:
+        return await endpoint.model_config(model, version, TIMEOUT_S)
+    except OipError as error:
+        if error.reason is Reason.NOT_SERVED:
+            return None
+        raise
+
+
+class Signatures:
+    """Holds requests against the signatures in `state`. Everything runs on one loop."""
+
+    def __init__(
+        self, state: ReplicaState, endpoints: Mapping[str, Endpoint], clock: Callable[[], float]
+    ) -> None:
+        self._state = state
+        self._endpoints = endpoints
+        self._clock = clock
+        self._asking: dict[VariantKey, asyncio.Task[None]] = {}
+        self._slow = asyncio.Semaphore(1)
+        """Checks of megabytes of BYTES are made beside the loop, one at a time: they share its processor."""
+
+    async def check(self, key: VariantKey, body: bytes, model: str) -> None:
+        """Raises OipError MALFORMED for a scanned ModelInferRequest that the variant cannot take; words
+        name the model as `model`. A variant whose endpoint says nothing takes everything."""
+        refused = await self._refusal(key, body, model)
+        if refused is None:
+            return
+        learnt_at = self._state.learnt_at(key)
+        if learnt_at is None or self._clock() - learnt_at > FRESH_S:
+            await self._learn_again(key)
+            refused = await self._refusal(key, body, model)
+        if refused is not None:
+            raise refused
+
+    async def close(self) -> None:
+        tasks = list(self._asking.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _refusal(self, key: VariantKey, body: bytes, model: str) -> OipError | None:
+        signature = self._state.snapshot.variants[key].signature
+        if signature is None:
+            return None
+        try:
+            if checks_fast(body, signature):
+                check_request(body, signature, model)
+            else:
+                async with self._slow:
+                    await asyncio.to_thread(check_request, body, signature, model)
+        except OipError as error:
+            # Without its frames, which hold the body.
+            return error.with_traceback(None)
+        return None
+
+    async def _learn_again(self, key: VariantKey) -> None:
+        """Requests that are refused at the same time share one question; it goes on without those of
+        them that leave."""
+        task = self._asking.get(key)
+        if task is None:
+            task = self._asking[key] = asyncio.create_task(self._learn(key), name="learn a signature")
+            task.add_done_callback(lambda _: self._asking.pop(key, None))
+        await asyncio.shield(task)
+
+    async def _learn(self, key: VariantKey) -> None:
+        signature = await ask_signature(self._endpoints[key.endpoint], key.model, key.version)
+        self._state.learnt(key, signature, self._clock())
