@@ -65,7 +65,8 @@ class AllowedSet:
 
     def narrowed(self, other: AllowedSet) -> AllowedSet:
         """The places that both allow."""
-        return of_rules(rule for mine in self.rules for rule in _both(mine, other.rules))
+        theirs = [rule for rule in other.rules if _possible(rule)]
+        return of_rules(both for mine in self.rules if _possible(mine) for both in _both(mine, theirs))
 
     @property
     def devices(self) -> frozenset[str]:

@@ -1,18 +1,17 @@
-"""Random worlds to decide in, and what privacy means in them, worked out in another way.
-
-The oracle knows nothing of rules and matching: it turns every class into the set of places, as
-(tier, region, site, device) tuples, that it lists, and intersects sets.
-"""
+"""Random worlds to decide in: gateways, endpoints in places, groups of devices, and who asks."""
 
 from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from edgewire.allowed import AllowedRule, AllowedSet, of_rules
 from gateway.core.config import (
     Config,
+    EndpointConfig,
     GatewayConfig,
     Limits,
     Location,
@@ -39,21 +38,21 @@ from gateway.core.decision import (
     VariantKey,
     VariantState,
 )
-from gateway.core.place import Tier
-from gateway.core.request import Options, Request
+from gateway.core.fleet import Device, Group, group_of
+from gateway.core.place import Origin, Place, Tier
+from gateway.core.request import ANYBODY, Caller, Options, Request
 from gateway.routing.latency import haste
-
-PlaceTuple = tuple[str, str | None, str | None, str | None]
 
 TIERS = [t.value for t in Tier]
 REGIONS = [None, "r1", "r2"]
 SITES = [None, "s1", "s2"]
-DEVICES = [None, "d1", "d2"]
+DEVICES = [None, "d1", "d2", "x1", "x2"]
+"""Those with x are never an origin, so only a peer's set names them."""
 CLASSES = ["c0", "c1", "c2", "c3"]
 
 LOCATIONS = [
     Location(tier=Tier(tier), region=region, site=site, device=device)
-    for tier, region, site, device in itertools.product(TIERS, REGIONS, SITES, DEVICES)
+    for tier, region, site, device in itertools.product(TIERS, REGIONS, SITES, DEVICES[:3])
     if (device is not None) == (tier == "device") and (site is not None or tier != "site")
 ]
 PRICES = [
@@ -73,15 +72,35 @@ REQUIRES = [
 RETRIES = [Retry(num_retries=n) for n in (0, 1, 10)]
 MATCHES = [Match(), Match(privacy=("c[01]",)), Match(sites=("s1",)), Match(models=("m1",))]
 RELAXES = ["reject", "reject", Relax(relax=("cost", "latency", "quality")), Relax(relax=("latency",))]
-GATEWAYS = [GatewayConfig(name="g", location=where, limits=Limits()) for where in LOCATIONS]
-ENDPOINTS = [
-    [PlacedConfig(name=f"e{i}", kind="triton", location=where, price=price) for where in LOCATIONS]
-    for i, price in zip(range(5), [*PRICES, Price()], strict=True)
+GATEWAY_NAMES = ["g0", "g1", "g2", "g3"]
+GATEWAYS = {
+    name: [GatewayConfig(name=name, location=where, limits=Limits()) for where in LOCATIONS]
+    for name in GATEWAY_NAMES
+}
+NAMES = [f"e{i}" for i in range(5)]
+ENDPOINTS = {
+    name: [PlacedConfig(name=name, kind="triton", location=where, price=price) for where in LOCATIONS]
+    for name, price in zip([*NAMES, *GATEWAY_NAMES], itertools.cycle(PRICES), strict=False)
+}
+GROUPS = {name: EndpointConfig(name=name, kind="edge", price=Price()) for name in NAMES}
+VARIANTS = {
+    name: [
+        VariantConfig(endpoint=name, version=version, weight=weight, quality=quality)
+        for version, weight, quality in [(None, 1, None), ("1", 1, 0.9), ("2", 0, 0.5), (None, 3, 0.7)]
+    ]
+    for name in [*NAMES, *GATEWAY_NAMES]
+}
+MODELS_ON_DEVICES = [
+    frozenset({("m0", "1"), ("m1", "1")}),
+    frozenset({("m0", "1"), ("m1", "2")}),
+    frozenset({("m0", "2")}),
 ]
-VARIANTS = [
-    VariantConfig(endpoint=f"e{i}", version=version, weight=weight, quality=quality)
-    for i in range(5)
-    for version, weight, quality in [(None, 1, None), ("1", 1, 0.9), ("2", 0, 0.5), (None, 3, 0.7)]
+FLEET = [
+    Device(name, Place(Tier.DEVICE, region, site, name), connected, drained, models=models)
+    for name in ("d1", "d2", "x1", "x2")
+    for region, site in itertools.product((None, None, "r1", "r2"), (None, "s1", "s2", "s1", "s2"))
+    for connected, drained in ((True, False), (True, False), (True, False), (False, False), (True, True))
+    for models in MODELS_ON_DEVICES
 ]
 
 
@@ -106,7 +125,7 @@ def _some(rng: random.Random, values: list[str], share: float) -> tuple[str, ...
 def random_class(rng: random.Random, gateway: Location) -> ClassConfig:
     """Often with a rule for the gateway's own tier, for what it refuses proves little of the rest."""
     rules: list[Allow] = []
-    if rng.random() < 0.6:
+    if rng.random() < 0.7:
         rules.append(_allow((gateway.tier.value,), None, None, None))
     for _ in range(rng.choice((1, 1, 2))):
         tiers = _some(rng, TIERS, 0.7)
@@ -131,11 +150,18 @@ class World:
         return self.snapshot.config
 
 
-def random_config(rng: random.Random) -> Config:
-    """A valid configuration; only its outermost parts go unvalidated, for speed."""
-    count = rng.randint(1, 5)
-    endpoints = tuple(rng.choice(ENDPOINTS[i]) for i in range(count))
-    gateway = rng.choice(GATEWAYS)
+def random_config(rng: random.Random, gateway: GatewayConfig | None = None) -> Config:
+    """A valid configuration; only its outermost parts go unvalidated, for speed. Endpoints named g0 to
+    g3 are gateways, those without a location device groups."""
+    if gateway is None:
+        gateway = rng.choice(GATEWAYS["g0"])
+    names = NAMES[: rng.randint(1, 4)]
+    endpoints: list[EndpointConfig] = [
+        GROUPS[name] if rng.random() < 0.4 else rng.choice(ENDPOINTS[name]) for name in names
+    ]
+    for name in GATEWAY_NAMES:
+        if name != gateway.name and rng.random() < 0.3:
+            endpoints.append(rng.choice(ENDPOINTS[name]))
     classes = {name: random_class(rng, gateway.location) for name in CLASSES[: rng.randint(1, 4)]}
     names = list(classes)
     models = tuple(
@@ -143,7 +169,9 @@ def random_config(rng: random.Random) -> Config:
             name=f"m{i}",
             privacy=rng.choice([None, *names]),
             idempotent=rng.random() < 0.5,
-            variants=tuple(rng.choice(VARIANTS[: 4 * count]) for _ in range(rng.randint(1, 5))),
+            variants=tuple(
+                rng.choice(VARIANTS[rng.choice(endpoints).name]) for _ in range(rng.randint(1, 5))
+            ),
         )
         for i in range(2)
     )
@@ -162,7 +190,7 @@ def random_config(rng: random.Random) -> Config:
         version=1,
         currency="USD",
         gateway=gateway,
-        endpoints=endpoints,
+        endpoints=tuple(endpoints),
         models=models,
         privacy=PrivacyConfig.model_construct(default=rng.choice(names), classes=classes),
         policies=policies,
@@ -186,6 +214,66 @@ def validated(config: Config) -> Config:
     )
 
 
+def random_groups(rng: random.Random, config: Config) -> dict[str, Group]:
+    """Devices of every group, each in a random place and state; some groups are not told of at all."""
+    groups: dict[str, Group] = {}
+    for endpoint in config.endpoints:
+        if endpoint.place is None and rng.random() < 0.95:
+            groups[endpoint.name] = group_of(rng.choices(FLEET, k=rng.choice((0, 1, 2, 4, 4))))
+    return groups
+
+
+def random_allowed(rng: random.Random) -> AllowedSet:
+    """What a peer leaves of the places; often all of some tiers."""
+    rules: list[AllowedRule] = []
+    if rng.random() < 0.6:
+        rules.append(AllowedRule(frozenset(Tier(t) for t in rng.sample(TIERS, rng.randint(2, 4)))))
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        tiers = _some(rng, TIERS, 0.8)
+        rules.append(
+            AllowedRule(
+                None if tiers is None else frozenset(Tier(t) for t in tiers),
+                *(
+                    None if names is None else frozenset(names)
+                    for names in (
+                        _some(rng, ["r1", "r2"], 0.2),
+                        _some(rng, ["s1", "s2"], 0.3),
+                        _some(rng, ["d1", "d2", "x1", "x2"], 0.2),
+                    )
+                ),
+            )
+        )
+    return of_rules(rules)
+
+
+def random_caller(rng: random.Random) -> Caller:
+    """Anybody, a device or a peer gateway, whose own place nobody may take for the origin."""
+    kind = rng.random()
+    site = rng.choice((None, "s1", "s1", "s2"))
+    if kind < 0.55:
+        return ANYBODY
+    if kind < 0.8:
+        device = rng.choice(("d1", "d2"))
+        return Caller(device=device, origin=Origin(site, device))
+    return Caller(peer="g9", origin=None if site is None else Origin(site))
+
+
+def random_options(rng: random.Random, names: Sequence[str], caller: Caller) -> Options:
+    """The options of a caller; a peer always sends a set, and the gateways that were passed."""
+    peer = bool(caller.peer)
+    return Options(
+        privacy=rng.choice([None, None, *names, *names]) if rng.random() < 0.98 else "no-such-class",
+        policy=None if rng.random() < 0.9 else "p0",
+        max_cost=None if rng.random() < 0.9 else 0.0005,
+        site=rng.choice((None, None, None, "s1", "s2")),
+        device=rng.choice((None, None, None, "d1", "d2")),
+        idempotent=rng.choice((None, True, True)),
+        allowed=random_allowed(rng) if peer else None,
+        hops=tuple(_some(rng, ["g0", "g1", "g2", "g9", "g8", "g7"], 0.3) or ("g9",)) if peer else (),
+        caller=caller,
+    )
+
+
 def random_world(rng: random.Random) -> World:
     config = random_config(rng)
     names = list(config.privacy.classes)
@@ -204,14 +292,7 @@ def random_world(rng: random.Random) -> World:
                     answers=None if rng.random() < 0.3 else figure,
                     hurry=Hurry({haste(30.0): 999.5} if rng.random() < 0.3 else {}),
                 )
-    options = Options(
-        privacy=rng.choice([None, None, *names, *names]) if rng.random() < 0.98 else "no-such-class",
-        policy=None if rng.random() < 0.9 else "p0",
-        max_cost=None if rng.random() < 0.9 else 0.0005,
-        site=rng.choice((None, None, None, "s1", "s2")),
-        device=rng.choice((None, None, None, "d1", "d2")),
-        idempotent=rng.choice((None, True, True)),
-    )
+    options = random_options(rng, names, random_caller(rng))
     request = Request(
         model=rng.choice(("m0", "m1")),
         version=rng.choice(("", "", "", "1")),
@@ -222,68 +303,10 @@ def random_world(rng: random.Random) -> World:
         wall_time=0.0,
     )
     endpoints = {e.name: EndpointState(rng.random() < 0.9) for e in config.endpoints}
-    return World(Snapshot(config, "1", endpoints, variants), request)
+    return World(Snapshot(config, "1", endpoints, variants, random_groups(rng, config)), request)
 
 
 def narrowed(world: World, privacy: str) -> World:
     """The same request with a class that the caller adds."""
     request = world.request
     return replace(world, request=replace(request, options=replace(request.options, privacy=privacy)))
-
-
-def where(location: Location) -> PlaceTuple:
-    return (location.tier.value, location.region, location.site, location.device)
-
-
-def origin_tuple(world: World) -> tuple[str | None, str | None]:
-    """(site, device) the request comes from, as far as anybody knows."""
-    mine, options = world.config.gateway.location, world.request.options
-    site, device = mine.site, mine.device
-    if options.device is not None and options.device != device:
-        device = None
-    if options.site is not None and site is not None and options.site != site:
-        site = device = None
-    return site, device
-
-
-def class_names(world: World) -> set[str]:
-    config, options = world.config, world.request.options
-    model = next(m for m in config.models if m.name == world.request.model)
-    given = {model.privacy or config.privacy.default}
-    return given | ({options.privacy} if options.privacy else set())
-
-
-def places_of(
-    config: Config, names: set[str], origin: tuple[str | None, str | None]
-) -> frozenset[PlaceTuple]:
-    """Every place that each of the classes lists, out of all places there are."""
-    sets = [_places_of_class(config.privacy.classes[name].allow, origin) for name in sorted(names)]
-    return frozenset.intersection(*sets)
-
-
-def _places_of_class(
-    rules: tuple[Allow, ...], origin: tuple[str | None, str | None]
-) -> frozenset[PlaceTuple]:
-    found: set[PlaceTuple] = set()
-    for rule in rules:
-        found |= _places_of_rule(rule.tier, rule.region, rule.site, rule.same, origin)
-    return frozenset(found)
-
-
-@cache
-def _places_of_rule(
-    tier: tuple[Tier, ...] | None,
-    region: tuple[str, ...] | None,
-    site: tuple[str, ...] | None,
-    same: tuple[str, ...] | None,
-    origin: tuple[str | None, str | None],
-) -> frozenset[PlaceTuple]:
-    tiers = set(TIERS) if tier is None else {t.value for t in tier}
-    regions = set(REGIONS) if region is None else set(region)
-    sites = set(SITES) if site is None else set(site)
-    devices = set(DEVICES)
-    if same is not None and "site" in same:
-        sites &= {origin[0]} - {None}
-    if same is not None and "device" in same:
-        devices &= {origin[1]} - {None}
-    return frozenset(itertools.product(tiers, regions, sites, devices))
