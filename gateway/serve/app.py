@@ -19,6 +19,7 @@ from ray.serve.config import HTTPOptions, ProxyLocation
 from ray.serve.exceptions import RayServeException
 from ray.serve.schema import LoggingConfig
 
+from gateway.pool.deploy import deploy_pools, undeploy
 from gateway.serve.control import DATA_PLANE, EDGE_HUB, Control
 from gateway.serve.crossing import APP
 from gateway.serve.hub import EdgeHub
@@ -28,6 +29,7 @@ from gateway.serve.settings import Address, HubSettings, Listen, ReplicaSettings
 ONGOING_OPERATOR_CALLS = 100
 STOP_MARGIN_S = 10.0
 HUB_STOP_S = 10.0
+QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
 MAX_SOCKET_PATH = 100
 """A unix socket's path is at most 107 bytes long."""
 
@@ -70,8 +72,11 @@ def running(settings: ReplicaSettings, source: str) -> Iterator[dict[str, Any]]:
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise StartError(f"Ray did not start: {error}") from error
         stack.callback(ray.shutdown)
+        _start_serve()
         if address is not None:
+            stack.callback(undeploy, settings.config)
             stack.callback(serve.delete, APP)
+        deploy_pools(settings.config)
         parts = _deploy(settings, source)
         yield _described(parts)
         _drain(parts, settings.drain_s)
@@ -103,15 +108,18 @@ def _drain(parts: dict[str, Any], drain_s: float) -> None:
             ) from error
 
 
+def _start_serve() -> None:
+    serve.start(http_options=HTTPOptions(location=ProxyLocation.Disabled), logging_config=QUIET)
+
+
 def _deploy(settings: ReplicaSettings, source: str) -> dict[str, Any]:
-    """Start everything; returns the handles of control, data plane and, if there is one, hub."""
-    quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
-    serve.start(http_options=HTTPOptions(location=ProxyLocation.Disabled), logging_config=quiet)
+    """Start the gateway's own deployments; returns the handles of control, data plane and, if there is
+    one, hub."""
     common: dict[str, Any] = {
         "num_replicas": 1,
         "max_ongoing_requests": ONGOING_OPERATOR_CALLS,
         "ray_actor_options": {"num_cpus": 0},
-        "logging_config": quiet,
+        "logging_config": QUIET,
     }
     control = serve.deployment(name="Control", **common)(Control).bind(
         settings.config, settings.revision, source, settings.state_dir, settings.inside

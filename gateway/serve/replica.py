@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from typing import Any
 
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from gateway.serve.crossing import answered
@@ -14,6 +17,8 @@ from gateway.serve.own_loop import OwnLoop
 from gateway.serve.passage import CALL_TIMEOUT_S
 from gateway.serve.runtime import Runtime
 from gateway.serve.settings import ReplicaSettings
+
+HUB_WAIT_S = 5.0
 
 
 class DataPlane:
@@ -32,7 +37,16 @@ class DataPlane:
         self._runtime = Runtime(settings, operator)
         self._drain_s = settings.drain_s
         self._own = OwnLoop("the data plane")
-        self._own.start(self._runtime.start())
+        self._own.start(self._begin(hub))
+
+    async def _begin(self, hub: DeploymentHandle | None) -> None:
+        """With the hub there, the first look at the places sees the devices too. Without it, nobody else
+        waits for it."""
+        if hub is not None:
+            with contextlib.suppress(TimeoutError, RayError, RayServeException):
+                async with asyncio.timeout(HUB_WAIT_S):
+                    await hub.describe.remote()
+        await self._runtime.start()
 
     async def describe(self) -> dict[str, Any]:
         """Addresses, what is wrong with each endpoint ("" if nothing), process id; or `failure`: why
