@@ -13,6 +13,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -47,7 +48,8 @@ class HubLink:
         self._listeners: list[Changed] = []
         self._channel = grpc.aio.insecure_channel(target, options=OPTIONS)
         self.hub = inside_pb2_grpc.HubInsideStub(self._channel)
-        self._health = health_pb2_grpc.HealthStub(self._channel)
+        # The stub makes its calls at run time, so a type checker cannot see them.
+        self._health: Any = health_pb2_grpc.HealthStub(self._channel)
         self._watcher = asyncio.create_task(self._watch(), name="watch the edge hub")
 
     def listen(self, listener: Changed) -> None:
