@@ -6,5 +6,8 @@
     update    from the hub's desired state to what serves: fetch, verify, try, swap
     local     the device's own Open Inference Protocol server, HTTP and gRPC
 
-It needs neither Ray nor FastAPI, and imports nothing of the gateway.
+Beside the rooms: `config` (agent.yaml), `state` (the device's folder), `telemetry` (readings),
+`agent` (the process) and `cli`. It needs neither Ray nor FastAPI, and imports nothing of the gateway.
 """
+
+__version__ = "0.1.0"

@@ -139,8 +139,7 @@ def test_data_behind_json_inputs_is_not_ignored():
 def test_a_size_that_contradicts_the_shape_says_both(size: int):
     entry = {"name": "X", "datatype": "FP32", "shape": [1, 8], "parameters": {"binary_data_size": size}}
     message = refused({"inputs": [entry]}, bytes(size))
-    assert f"binary_data_size {size}" in message
-    assert "FP32 [1, 8] takes 32 bytes" in message
+    assert message == f"input byte size mismatch for input 'X' for model 'simple'. Expected 32, got {size}"
 
 
 @pytest.mark.parametrize("size", [-1, "64", 64.0, True, None, [64], 10**4200])
@@ -171,7 +170,7 @@ def test_bytes_framing_is_checked():
         (changed(name=...), "name of inputs[0]"),
         (changed(name=""), "name of inputs[0]"),
         (changed(name=5), "name of inputs[0]"),
-        (changed(1, name="INPUT0"), "'INPUT0' twice"),
+        (changed(1, name="INPUT0"), "input 'INPUT0' already exists"),
         (changed(datatype=...), "'INPUT0' has no datatype"),
         (changed(datatype=None), "datatype"),
         (changed(datatype="STRING"), "datatype 'STRING'"),

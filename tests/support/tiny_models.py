@@ -1,0 +1,120 @@
+"""edge_agent.ports.Models in memory: identities that are quick, wait for a word, or fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tritonclient.grpc import model_config_pb2, service_pb2
+
+from edge_agent.config import AgentConfig
+from edge_agent.ports import Fetch
+from edgewire.v1 import edge_pb2
+from oip.errors import OipError
+from oip.reasons import Reason
+from oip.scan import scan_request
+
+pb: Any = service_pb2
+
+NAMES = ("identity", "slow", "boom", "fails")
+
+
+@dataclass
+class TinyModels:
+    """FP32 [-1, 4] and BYTES identities, version 1. `slow` answers when `release` is set, `boom` raises
+    something with the request in its text, `fails` raises OipError MODEL_UNAVAILABLE."""
+
+    names: Sequence[str] = NAMES
+    release: asyncio.Event = field(default_factory=asyncio.Event)
+    entered: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled: int = 0
+    inflight: int = 0
+    timeouts: list[float] = field(default_factory=list[float])
+    desired: list[Sequence[edge_pb2.DesiredModel]] = field(
+        default_factory=list[Sequence[edge_pb2.DesiredModel]]
+    )
+    fetch: Fetch | None = None
+    state: edge_pb2.ModelState.State.ValueType = edge_pb2.ModelState.ACTIVE
+    closed: bool = False
+
+    async def infer(self, request: bytes, timeout_s: float) -> bytes:
+        view = scan_request(request)
+        self._known(view.model_name, view.model_version)
+        self.timeouts.append(timeout_s)
+        self.inflight += 1
+        try:
+            if view.model_name == "slow":
+                self.entered.set()
+                await self.release.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.inflight -= 1
+        if view.model_name == "boom":
+            raise ValueError(f"quotes {request!r}")
+        if view.model_name == "fails":
+            raise OipError(Reason.MODEL_UNAVAILABLE, "model 'fails' is not active on this device")
+        asked = pb.ModelInferRequest.FromString(request)
+        answer = pb.ModelInferResponse(model_name=asked.model_name, model_version="1", id=asked.id)
+        for tensor, raw in zip(asked.inputs, asked.raw_input_contents, strict=True):
+            answer.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+            answer.raw_output_contents.append(raw)
+        return answer.SerializeToString()
+
+    def metadata(self, model: str, version: str) -> bytes:
+        self._known(model, version)
+        message = pb.ModelMetadataResponse(name=model, versions=["1"], platform="tflite")
+        message.inputs.add(name="x", datatype="FP32", shape=[-1, 4])
+        message.outputs.add(name="x", datatype="FP32", shape=[-1, 4])
+        return message.SerializeToString()
+
+    def config(self, model: str, version: str) -> bytes:
+        self._known(model, version)
+        config = model_config_pb2.ModelConfig(name=model, backend="tflite")
+        return pb.ModelConfigResponse(config=config).SerializeToString()
+
+    def ready(self, model: str, version: str) -> bool:
+        self._known(model, version)
+        return model != "fails"
+
+    def states(self) -> Sequence[edge_pb2.ModelState]:
+        return [
+            edge_pb2.ModelState(model=name, version="1", state=self.state, active_digest=f"sha256:{'0' * 64}")
+            for name in self.names
+        ]
+
+    def desire(self, desired: Sequence[edge_pb2.DesiredModel], fetch: Fetch) -> None:
+        self.desired.append(desired)
+        self.fetch = fetch
+
+    async def start(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def _known(self, model: str, version: str) -> None:
+        if model not in self.names or version not in ("", "1"):
+            raise OipError(Reason.UNKNOWN_MODEL, f"Request for unknown model: '{model}' is not found")
+
+
+def tiny_models(folder: Path, config: AgentConfig) -> TinyModels:
+    """In place of the agent's own, for its process."""
+    return TinyModels()
+
+
+def identity_request(
+    model: str = "identity", raw: bytes = b"\x00" * 16, request_id: str = "", padding: int = 0
+) -> bytes:
+    """A serialized ModelInferRequest with an FP32 input of `raw`, and `padding` bytes of BYTES besides."""
+    request = pb.ModelInferRequest(model_name=model, id=request_id)
+    request.inputs.add(name="x", datatype="FP32", shape=[len(raw) // 16, 4])
+    request.raw_input_contents.append(raw)
+    if padding:
+        request.inputs.add(name="pad", datatype="UINT8", shape=[padding])
+        request.raw_input_contents.append(b"p" * padding)
+    return request.SerializeToString()
