@@ -7,7 +7,6 @@ import re
 import sys
 import time
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
@@ -70,7 +69,7 @@ def list_(url: Url = HERE, as_json: AsJson = False) -> None:
 @devices.command()
 def show(name: Device, url: Url = HERE, as_json: AsJson = False) -> None:
     """One device with its telemetry, facts and models."""
-    view = call_operator(url, "GET", f"/api/v1/devices/{quote(name, safe='')}")
+    view = call_operator(url, "GET", _path(name))
     if as_json:
         print(json.dumps(view, indent=2))
         return
@@ -97,8 +96,7 @@ def drain(
     as_json: AsJson = False,
 ) -> None:
     """Keep new requests from a device; what it is doing it finishes."""
-    path = f"/api/v1/devices/{quote(name, safe='')}/drain"
-    view = call_operator(url, "POST", path, {"drained": not undo})
+    view = call_operator(url, "POST", _path(name, "/drain"), {"drained": not undo})
     if as_json:
         print(json.dumps(view, indent=2))
     else:
@@ -108,7 +106,7 @@ def drain(
 @devices.command()
 def revoke(name: Device, url: Url = HERE, as_json: AsJson = False) -> None:
     """Shut a device out for good. Its name can be enrolled anew with a new token."""
-    view = call_operator(url, "POST", f"/api/v1/devices/{quote(name, safe='')}/revoke")
+    view = call_operator(url, "POST", _path(name, "/revoke"))
     print(json.dumps(view, indent=2) if as_json else f"{view['name']} is shut out")
 
 
@@ -118,6 +116,14 @@ def state_of(view: dict[str, Any]) -> str:
         return "revoked"
     there = "connected" if view["connected"] else "away"
     return f"{there}, drained" if view["drained"] else there
+
+
+def _path(name: str, call: str = "") -> str:
+    from gateway.registry.rules import is_name
+
+    if not is_name(name):
+        fail(f"no device {name!r} is enrolled: that is no name for one", 2)
+    return f"/api/v1/devices/{name}{call}"
 
 
 def _labels(given: list[str]) -> dict[str, str]:

@@ -85,6 +85,11 @@ def new_token(
     return Token(digest, site, dict(labels), device, now + ttl_s)
 
 
+def is_name(text: str) -> bool:
+    """Whether a device could have this name."""
+    return _NAME.fullmatch(text) is not None
+
+
 def wanted_name(token: Token | None, asked: Redemption) -> str:
     """The name that would be enrolled. Raises OipError where there can be none."""
     if token is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -27,8 +28,12 @@ from gateway.serve.replica import DataPlane
 from gateway.serve.settings import Address, HubSettings, Listen, ReplicaSettings
 
 ONGOING_OPERATOR_CALLS = 100
+HEALTH_S = 2.0
+"""How often Serve looks whether a part is still there, to replace one that is not."""
 STOP_MARGIN_S = 10.0
 HUB_STOP_S = 10.0
+FREE_PORTS = range(16_384, 32_768)
+"""Below those that Linux gives to outgoing connections."""
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
 MAX_SOCKET_PATH = 100
 """A unix socket's path is at most 107 bytes long."""
@@ -119,6 +124,7 @@ def _deploy(settings: ReplicaSettings, source: str) -> dict[str, Any]:
         "num_replicas": 1,
         "max_ongoing_requests": ONGOING_OPERATOR_CALLS,
         "ray_actor_options": {"num_cpus": 0},
+        "health_check_period_s": HEALTH_S,
         "logging_config": QUIET,
     }
     control = serve.deployment(name="Control", **common)(Control).bind(
@@ -127,13 +133,12 @@ def _deploy(settings: ReplicaSettings, source: str) -> dict[str, Any]:
     names = {"control": "Control", "data_plane": DATA_PLANE}
     parts: list[Any] = [control]
     if settings.inside is not None and settings.listen.edge is not None:
-        hub = serve.deployment(name=EDGE_HUB, health_check_period_s=2, **common)(EdgeHub)
+        hub = serve.deployment(name=EDGE_HUB, **common)(EdgeHub)
         parts.append(hub.bind(HubSettings(settings.config, settings.listen.edge, settings.inside), control))
         names["hub"] = EDGE_HUB
     data_plane = serve.deployment(
         name=DATA_PLANE,
         graceful_shutdown_timeout_s=settings.drain_s + STOP_MARGIN_S,
-        health_check_period_s=2,
         **common,
     )(DataPlane)
     try:
@@ -178,5 +183,12 @@ def _given(listen: Listen) -> list[tuple[str, Address]]:
 
 
 def _free(address: Address) -> Address:
-    with socket.create_server((address.host, 0), family=address.family) as probe:
-        return Address(address.host, probe.getsockname()[1])
+    """A free port that no outgoing connection gets by chance, so that it is still free when the replica
+    binds it, and again when that is replaced."""
+    for port in (*random.sample(FREE_PORTS, 20), 0):
+        with (
+            contextlib.suppress(OSError),
+            socket.create_server((address.host, port), family=address.family) as probe,
+        ):
+            return Address(address.host, probe.getsockname()[1])
+    raise StartError(f"there is no free port on {address.host}")
