@@ -109,7 +109,7 @@ def _check_parameters(parameters: Sequence[Parameter]) -> None:
                 raise wording.negative_parameter(key)
         elif key.startswith("triton_"):
             raise wording.reserved_parameter()
-        elif not kind:
+        elif kind in ("", "uint64_param"):
             raise wording.parameter_kind(key, "int64_param, bool_param, or string_param")
 
 

@@ -1,0 +1,60 @@
+"""How a pool is doing, as Ray Serve sees it. Asking wakes no replica."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gateway.pool.settings import DEPLOYMENT, app_name
+
+START_FAILURE = "PoolStartError"
+"""The type of the replica's own word on why it does not start, as Serve's messages name it."""
+_OWN_WORD = re.compile(rf"{START_FAILURE}\(?:? ?['\"]?(.+?)['\"]?\)?$", re.MULTILINE)
+_LONGEST = 400
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatus:
+    """`deployed`: Serve knows the pool. `failed`: it has given up starting it. `reason`: why a replica
+    did not start, in words without paths, "" where nothing is wrong."""
+
+    deployed: bool
+    running: int = 0
+    starting: int = 0
+    failed: bool = False
+    reason: str = ""
+
+
+def read_status(pool: str) -> PoolStatus:
+    """Ask Serve's controller; blocks. Raises what Ray raises when that is gone."""
+    from ray import serve
+
+    application = serve.status().applications.get(app_name(pool))
+    deployment = None if application is None else application.deployments.get(DEPLOYMENT)
+    if application is None or deployment is None:
+        return PoolStatus(deployed=False)
+    states = {str(getattr(state, "value", state)): count for state, count in deployment.replica_states.items()}
+    status = str(getattr(deployment.status, "value", deployment.status))
+    return PoolStatus(
+        deployed=True,
+        running=states.get("RUNNING", 0),
+        starting=states.get("STARTING", 0) + states.get("RECOVERING", 0),
+        failed=status == "DEPLOY_FAILED",
+        reason=reason_in(deployment.message) if status != "HEALTHY" else "",
+    )
+
+
+def reason_in(message: str) -> str:
+    """Serve's message about a deployment in a few words: the replica's own, if they are in it."""
+    if not message:
+        return ""
+    own = _OWN_WORD.findall(message)
+    if own:
+        return own[-1][:_LONGEST]
+    if "to be scheduled" in message:
+        return "no node has the resources for a replica free"
+    if "to initialize" in message:
+        return "a replica takes long to start"
+    if "failed to start" in message or "exception" in message:
+        return "its replicas fail to start; Ray's log of the replica says why"
+    return ""
