@@ -12,11 +12,11 @@ import gateway
 from gateway.admin.app import operator_app
 from gateway.admin.plane import RouteQuery, TokenQuery
 from gateway.core.config import Config
+from gateway.pool.loopback import bind_replica_to_loopback
 from gateway.registry.registry import Registry
 from gateway.serve.crossing import answered, ask
 from gateway.serve.devices import Devices
 from gateway.serve.hub_view import HubView
-from gateway.serve.loopback import bind_replica_to_loopback
 from gateway.store.database import migrate, open_database
 from oip.errors import error_body
 from oip.reasons import STATUS, Reason

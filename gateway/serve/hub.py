@@ -12,9 +12,9 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from gateway.edgehub.server import HubServer
+from gateway.pool.loopback import bind_replica_to_loopback
 from gateway.registry.devices import Enrolled
 from gateway.serve.crossing import answered, value_of
-from gateway.serve.loopback import bind_replica_to_loopback
 from gateway.serve.own_loop import OwnLoop
 from gateway.serve.settings import HubSettings
 from gateway.store.artifacts import load_artifact

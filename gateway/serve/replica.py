@@ -11,8 +11,8 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
+from gateway.pool.loopback import bind_replica_to_loopback
 from gateway.serve.crossing import answered
-from gateway.serve.loopback import bind_replica_to_loopback
 from gateway.serve.own_loop import OwnLoop
 from gateway.serve.passage import CALL_TIMEOUT_S
 from gateway.serve.runtime import Runtime
