@@ -5,63 +5,22 @@ Every error body is `{"error": "<one sentence>"}`, FastAPI's own included.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Protocol
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
+from gateway.admin.devices import device_calls
+from gateway.admin.plane import PREFIX, ControlPlane
+from gateway.admin.routing import routing_calls
+from gateway.admin.running import running_calls
 from oip.errors import OipError
 from oip.reasons import Reason
 
-PREFIX = "/api/v1"
-NOT_SERVED = (*(f"{PREFIX}/{name}" for name in ("devices", "rollouts", "updates", "costs")), "/console")
+NOT_SERVED = (*(f"{PREFIX}/{name}" for name in ("rollouts", "updates", "costs")), "/console")
 """Paths of later versions."""
-
-
-def _printable(text: str) -> str:
-    """JSON can spell control characters and lone surrogates, which no header or answer can carry."""
-    if not text.isprintable():
-        raise ValueError("holds characters that cannot be shown")
-    return text
-
-
-Text = Annotated[str, Field(max_length=256), AfterValidator(_printable)]
-
-
-class RouteQuery(BaseModel):
-    """What a dry run supposes about a request. The names are those of the request options."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    model: Annotated[Text, Field(min_length=1)]
-    version: Text = ""
-    privacy: Text | None = None
-    policy: Text | None = None
-    deadline_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    max_cost: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    payload_bytes: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    site: Text | None = None
-    device: Text | None = None
-    tenant: Text | None = None
-
-
-class ControlPlane(Protocol):
-    """What the operator API asks for. Views are JSON-ready; failures are OipError."""
-
-    def config_view(self) -> dict[str, Any]: ...
-
-    async def endpoints_view(self) -> list[dict[str, Any]]: ...
-
-    async def models_view(self) -> list[dict[str, Any]]: ...
-
-    async def route(self, query: RouteQuery) -> dict[str, Any]:
-        """The decision record that such a request would get now. Sends nothing."""
-        ...
-
-    async def decision(self, decision_id: str) -> dict[str, Any] | None: ...
 
 
 def operator_app(control: ControlPlane, version: str) -> FastAPI:
@@ -73,36 +32,8 @@ def operator_app(control: ControlPlane, version: str) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-
-    @app.get(f"{PREFIX}/config")
-    async def config() -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
-        """The running configuration revision and the last error in reading one."""
-        return control.config_view()
-
-    @app.get(f"{PREFIX}/endpoints")
-    async def endpoints() -> list[dict[str, Any]]:  # pyright: ignore[reportUnusedFunction]
-        """Every endpoint with its place, state, measurements and what it counted itself."""
-        return await control.endpoints_view()
-
-    @app.get(f"{PREFIX}/models")
-    async def models() -> list[dict[str, Any]]:  # pyright: ignore[reportUnusedFunction]
-        """Every model with its class and its variants' readiness."""
-        return await control.models_view()
-
-    @app.post(f"{PREFIX}/route")
-    async def route(query: RouteQuery) -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
-        """Dry run: the decision and why not the others."""
-        return await control.route(query)
-
-    @app.get(f"{PREFIX}/decisions/{{decision_id}}")
-    async def decision(decision_id: str) -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
-        """The record of one answered or refused request, while its replica still holds it."""
-        record = await control.decision(decision_id)
-        if record is None:
-            raise OipError(
-                Reason.NOT_FOUND, f"no record of decision {decision_id[:64]!r}: unknown, or too old"
-            )
-        return record
+    for calls in (running_calls, routing_calls, device_calls):
+        app.include_router(calls(control), prefix=PREFIX)
 
     async def not_served(request: Request) -> None:
         raise OipError(Reason.NOT_SERVED, f"{request.url.path} is not served by this version")
@@ -115,13 +46,13 @@ def operator_app(control: ControlPlane, version: str) -> FastAPI:
         return JSONResponse({"error": error.message}, error.status.http)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:  # pyright: ignore[reportUnusedFunction]
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:  # pyright: ignore[reportUnusedFunction]
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][1:])
         if first["type"] == "extra_forbidden":
-            known = ", ".join(RouteQuery.model_fields)
+            members = ", ".join(_members(request))
             return JSONResponse(
-                {"error": f"{where} is not a member of the query: the members are {known}"}, 400
+                {"error": f"{where} is not a member of the query: the members are {members}"}, 400
             )
         return JSONResponse({"error": f"{where or 'body'}: {first['msg']}"}, 400)
 
@@ -142,3 +73,9 @@ def operator_app(control: ControlPlane, version: str) -> FastAPI:
         return JSONResponse({"error": f"the operator API failed ({type(error).__name__}); see its log"}, 500)
 
     return app
+
+
+def _members(request: Request) -> list[str]:
+    """Of the body that the called route takes."""
+    field: Any = request.scope["route"].body_field
+    return list(field.field_info.annotation.model_fields)

@@ -13,6 +13,7 @@ import gateway
 from gateway.cli.bench import bench
 from gateway.cli.check import check
 from gateway.cli.demo import demo
+from gateway.cli.devices import devices
 from gateway.cli.route import route
 from gateway.cli.up import up
 
@@ -28,6 +29,7 @@ app.command("demo")(demo)
 app.command("check")(check)
 app.command("bench")(bench)
 app.command("route")(route)
+app.add_typer(devices, name="devices")
 
 
 def _print_version(asked: bool) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,25 +31,40 @@ def up(
     lane: Annotated[Lane, typer.Option(help="this version has the portable lane only")] = Lane.AUTO,
     http: Annotated[str, typer.Option(help="OIP over HTTP, and the operator API")] = "127.0.0.1:8080",
     grpc: Annotated[str, typer.Option(help="OIP over gRPC")] = "127.0.0.1:8081",
+    edge: Annotated[
+        str, typer.Option(help="where edge devices connect, if the file has a group of them")
+    ] = "127.0.0.1:8082",
     metrics: Annotated[str, typer.Option(help="Prometheus metrics")] = "127.0.0.1:9464",
-    state_dir: Annotated[Path, typer.Option(help="stored measurements")] = Path(".tidegate"),
+    state_dir: Annotated[Path, typer.Option(help="stored measurements and enrolled devices")] = Path(
+        ".tidegate"
+    ),
     drain_s: Annotated[float, typer.Option(help="longest wait for running requests when stopping")] = 20.0,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line per event")] = False,
 ) -> None:
     """Start the gateway; prints `ready` once it serves."""
     config, revision = load(file, warn=True)
     from gateway.serve.settings import Address, Listen, ReplicaSettings
+    from gateway.store.database import StoreError, migrate
     from gateway.store.profiles import ProfileStore
 
     try:
+        devices_at = Address.parse(edge)
         listen = Listen(Address.parse(http), Address.parse(grpc), Address.parse(metrics))
     except ValueError as error:
         fail(str(error), 2)
+    if not devices_at.is_loopback:
+        fail(
+            f"--edge {edge}: this version listens for devices on loopback only, because it has no mutual TLS yet",
+            2,
+        )
+    if any(endpoint.kind == "edge" for endpoint in config.endpoints):
+        listen = replace(listen, edge=devices_at)
     if not 0 <= drain_s <= MAX_DRAIN_S:
         fail(f"--drain-s takes 0 to {MAX_DRAIN_S} seconds", 2)
     try:
         ProfileStore(state_dir).load()
-    except (OSError, ValueError) as error:
+        migrate(state_dir)
+    except (OSError, ValueError, StoreError) as error:
         fail(str(error), 2)
     asked = threading.Event()
 
@@ -78,6 +94,8 @@ def _announce(serving: dict[str, Any], as_json: bool) -> None:
         return
     print(f"HTTP    http://{serving['http']}/v2 (operators: /api/v1)")
     print(f"gRPC    {serving['grpc']}")
+    if serving["edge"] is not None:
+        print(f"edge    {serving['edge']}")
     print(f"metrics http://{serving['metrics']}/metrics")
     for name, detail in serving["endpoints"].items():
         print(f"endpoint {name}: {detail or 'up'}")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
 import socket
+import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -17,12 +20,23 @@ from ray.serve.config import HTTPOptions, ProxyLocation
 from ray.serve.exceptions import RayServeException
 from ray.serve.schema import LoggingConfig
 
-from gateway.serve.control import APP, DATA_PLANE, Control
+from gateway.pool.deploy import deploy_pools, undeploy
+from gateway.serve.control import DATA_PLANE, EDGE_HUB, Control
+from gateway.serve.crossing import APP
+from gateway.serve.hub import EdgeHub
 from gateway.serve.replica import DataPlane
-from gateway.serve.settings import Address, Listen, ReplicaSettings
+from gateway.serve.settings import Address, HubSettings, Listen, ReplicaSettings
 
 ONGOING_OPERATOR_CALLS = 100
+HEALTH_S = 2.0
+"""How often Serve looks whether a part is still there, to replace one that is not."""
 STOP_MARGIN_S = 10.0
+HUB_STOP_S = 10.0
+FREE_PORTS = range(16_384, 32_768)
+"""Below those that Linux gives to outgoing connections."""
+QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
+MAX_SOCKET_PATH = 100
+"""A unix socket's path is at most 107 bytes long."""
 
 
 class StartError(RuntimeError):
@@ -36,11 +50,12 @@ class StopError(RuntimeError):
 @contextlib.contextmanager
 def running(settings: ReplicaSettings, source: str) -> Iterator[dict[str, Any]]:
     """Run the gateway; yields what it serves: `{"http": "IP:PORT", "grpc": ..., "metrics": ...,
-    "pids": {...}, "endpoints": {NAME: what is wrong, or ""}}`.
+    "edge": ... or None, "pids": {...}, "endpoints": {NAME: what is wrong, or ""}}`.
 
     Joins the cluster that RAY_ADDRESS names, else starts one of its own. On leaving, requests in
-    flight are finished (at most `settings.drain_s`); then the own Ray is stopped as a whole, or the
-    gateway's application is taken off the cluster. Raises StartError, and StopError on leaving.
+    flight are finished (at most `settings.drain_s`); then the devices are parted from, and the own Ray is
+    stopped as a whole, or the gateway's application is taken off the cluster. Raises StartError, and
+    StopError on leaving.
     """
     address = os.environ.get("RAY_ADDRESS")
     if address is None:
@@ -48,81 +63,132 @@ def running(settings: ReplicaSettings, source: str) -> Iterator[dict[str, Any]]:
     settings = replace(settings, listen=_resolved(settings.listen))
     for name in ("ray", "ray.serve"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    try:
-        ray.init(
-            address=address or "local",
-            include_dashboard=False if address is None else None,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            configure_logging=False,
-        )
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise StartError(f"Ray did not start: {error}") from error
-    try:
-        handle = _deploy(settings, source)
-        described: dict[str, Any] = handle.describe.remote().result(timeout_s=60)
-        if "failure" in described:
-            raise StartError(described["failure"])
-        pid = described.pop("pid")
-        yield {**described, "pids": {"data_plane": [pid]}}
+    with contextlib.ExitStack() as stack:
+        if settings.listen.edge is not None:
+            settings = replace(settings, inside=stack.enter_context(_private_folder()) / "hub.sock")
         try:
-            handle.drain.remote().result(timeout_s=settings.drain_s + STOP_MARGIN_S)
+            ray.init(
+                address=address or "local",
+                include_dashboard=False if address is None else None,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                configure_logging=False,
+            )
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise StartError(f"Ray did not start: {error}") from error
+        stack.callback(ray.shutdown)
+        _start_serve()
+        if address is not None:
+            stack.callback(undeploy, settings.config)
+            stack.callback(serve.delete, APP)
+        deploy_pools(settings.config)
+        parts = _deploy(settings, source)
+        yield _described(parts)
+        _drain(parts, settings.drain_s)
+
+
+def _described(parts: dict[str, Any]) -> dict[str, Any]:
+    """What is served and by which processes. Raises StartError with the words of a part that did not start."""
+    found: dict[str, Any] = {"edge": None}
+    pids: dict[str, list[int]] = {}
+    for name, handle in parts.items():
+        told: dict[str, Any] = handle.describe.remote().result(timeout_s=60)
+        if "failure" in told:
+            raise StartError(told["failure"])
+        pids[name] = [told.pop("pid")]
+        found |= told
+    return {**found, "pids": pids}
+
+
+def _drain(parts: dict[str, Any], drain_s: float) -> None:
+    """Requests first: those that run may need the devices."""
+    for name, limit_s in (("data_plane", drain_s + STOP_MARGIN_S), ("hub", HUB_STOP_S)):
+        if name not in parts:
+            continue
+        try:
+            parts[name].drain.remote().result(timeout_s=limit_s)
         except (TimeoutError, RayError, RayServeException) as error:
             raise StopError(
                 f"requests may have been cut off: the drain failed ({type(error).__name__})"
             ) from error
-    finally:
-        if address is not None:
-            serve.delete(APP)
-        ray.shutdown()
 
 
-def _deploy(settings: ReplicaSettings, source: str) -> Any:
-    quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
-    serve.start(http_options=HTTPOptions(location=ProxyLocation.Disabled), logging_config=quiet)
-    control = serve.deployment(
-        name="Control",
-        num_replicas=1,
-        max_ongoing_requests=ONGOING_OPERATOR_CALLS,
-        ray_actor_options={"num_cpus": 0},
-        logging_config=quiet,
-    )(Control)
+def _start_serve() -> None:
+    serve.start(http_options=HTTPOptions(location=ProxyLocation.Disabled), logging_config=QUIET)
+
+
+def _deploy(settings: ReplicaSettings, source: str) -> dict[str, Any]:
+    """Start the gateway's own deployments; returns the handles of control, data plane and, if there is
+    one, hub."""
+    common: dict[str, Any] = {
+        "num_replicas": 1,
+        "max_ongoing_requests": ONGOING_OPERATOR_CALLS,
+        "ray_actor_options": {"num_cpus": 0},
+        "health_check_period_s": HEALTH_S,
+        "logging_config": QUIET,
+    }
+    control = serve.deployment(name="Control", **common)(Control).bind(
+        settings.config, settings.revision, source, settings.state_dir, settings.inside
+    )
+    names = {"control": "Control", "data_plane": DATA_PLANE}
+    parts: list[Any] = [control]
+    if settings.inside is not None and settings.listen.edge is not None:
+        hub = serve.deployment(name=EDGE_HUB, **common)(EdgeHub)
+        parts.append(hub.bind(HubSettings(settings.config, settings.listen.edge, settings.inside), control))
+        names["hub"] = EDGE_HUB
     data_plane = serve.deployment(
         name=DATA_PLANE,
-        num_replicas=1,
-        max_ongoing_requests=ONGOING_OPERATOR_CALLS,
-        ray_actor_options={"num_cpus": 0},
         graceful_shutdown_timeout_s=settings.drain_s + STOP_MARGIN_S,
-        health_check_period_s=2,
-        logging_config=quiet,
+        **common,
     )(DataPlane)
-    bound = data_plane.bind(settings, control.bind(settings.config, settings.revision, source))
     try:
-        return serve.run(bound, name=APP, route_prefix=None)
+        serve.run(data_plane.bind(settings, *parts), name=APP, route_prefix=None)
     except RuntimeError as error:
         raise StartError(f"the gateway did not start on Ray Serve: {error}") from error
+    return {name: serve.get_deployment_handle(deployment, APP) for name, deployment in names.items()}
+
+
+@contextlib.contextmanager
+def _private_folder() -> Iterator[Path]:
+    """A folder that only this user can enter, with a path short enough for a socket in it."""
+    root = tempfile.gettempdir()
+    if len(os.fsencode(root)) > MAX_SOCKET_PATH - len("/tidegate-xxxxxxxx/hub.sock"):
+        root = "/tmp"
+    with tempfile.TemporaryDirectory(prefix="tidegate-", dir=root) as folder:
+        yield Path(folder)
 
 
 def _resolved(listen: Listen) -> Listen:
     """Port 0 becomes a free port now, so that a replica that is replaced comes back where it was."""
-    return Listen(*(address if address.port else _free(address) for address in _fields(listen)))
+    ports = {name: address if address.port else _free(address) for name, address in _given(listen)}
+    return replace(listen, **ports)
 
 
 def _refuse_taken(listen: Listen) -> None:
     """Find out about an address that cannot be had before Ray has started, not after."""
-    for name, address in zip(("HTTP", "gRPC", "metrics"), _fields(listen), strict=True):
+    shown = {"http": "HTTP", "grpc": "gRPC"}
+    for name, address in _given(listen):
         try:
             socket.create_server(address, family=address.family).close()
         except OSError as error:
             raise StartError(
-                f"{name}: cannot listen on {address}: {os.strerror(error.errno or 0)}"
+                f"{shown.get(name, name)}: cannot listen on {address}: {os.strerror(error.errno or 0)}"
             ) from error
 
 
-def _fields(listen: Listen) -> tuple[Address, Address, Address]:
-    return listen.http, listen.grpc, listen.metrics
+def _given(listen: Listen) -> list[tuple[str, Address]]:
+    """Every listener there is to be, by its name in Listen."""
+    named = ((field.name, getattr(listen, field.name)) for field in fields(listen))
+    return [(name, address) for name, address in named if address is not None]
 
 
 def _free(address: Address) -> Address:
-    with socket.create_server((address.host, 0), family=address.family) as probe:
-        return Address(address.host, probe.getsockname()[1])
+    """A free port that no outgoing connection gets by chance, so that it is still free when the replica
+    binds it, and again when that is replaced."""
+    for port in (*random.sample(FREE_PORTS, 20), 0):
+        with (
+            contextlib.suppress(OSError),
+            socket.create_server((address.host, port), family=address.family) as probe,
+        ):
+            return Address(address.host, probe.getsockname()[1])
+    raise StartError(f"there is no free port on {address.host}")

@@ -1,37 +1,52 @@
-"""The control deployment: configuration and the operator API."""
+"""The control deployment: configuration, the registry of devices and the operator API."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import httpx
-from ray import serve
-from ray.exceptions import RayError
-from ray.serve.exceptions import RayServeException
 
 import gateway
-from gateway.admin.app import RouteQuery, operator_app
+from gateway.admin.app import operator_app
+from gateway.admin.plane import RouteQuery, TokenQuery
 from gateway.core.config import Config
-from gateway.serve.loopback import bind_replica_to_loopback
-from oip.errors import OipError, error_body
+from gateway.pool.loopback import bind_replica_to_loopback
+from gateway.registry.registry import Registry
+from gateway.serve.crossing import answered, ask
+from gateway.serve.devices import Devices
+from gateway.serve.hub_view import HubView
+from gateway.store.database import migrate, open_database
+from oip.errors import error_body
 from oip.reasons import STATUS, Reason
 
-APP = "tidegate"
 DATA_PLANE = "DataPlane"
+EDGE_HUB = "EdgeHub"
 
 
 class Control:
-    """Answers operators. What only a data plane replica knows it asks that replica for."""
+    """`inside` is the path of the hub's inner socket, None without a hub. Answers operators and the hub. It alone writes the registry. What only a data plane replica or
+    the hub knows it asks them for."""
 
-    def __init__(self, config: Config, revision: str, source: str) -> None:
+    def __init__(
+        self, config: Config, revision: str, source: str, state_dir: Path, inside: Path | None
+    ) -> None:
         bind_replica_to_loopback()
         self._config = config
         self._revision = revision
         self._source = source
+        migrate(state_dir)
+        registry = Registry(open_database(state_dir))
+        hub = None if inside is None else HubView(f"unix:{inside}", _hub_reread)
+        self._devices = Devices(registry, hub)
         self._app = operator_app(self, gateway.__version__)
         self._client = httpx.AsyncClient(
             transport=httpx.ASGITransport(self._app, raise_app_exceptions=False), base_url="http://control"
         )
+
+    async def describe(self) -> dict[str, Any]:
+        return {"pid": os.getpid()}
 
     async def operator(
         self, method: str, target: str, body: bytes
@@ -47,6 +62,14 @@ class Control:
         response = await self._client.send(request)
         kept = [(k, v) for k, v in response.headers.items() if k in ("content-type", "allow")]
         return response.status_code, kept, response.content
+
+    async def enrol(self, token: str, device: str, credential_sha256: bytes) -> dict[str, Any]:
+        """For the hub: a device redeems its token."""
+        return await answered(self._devices.enrol(token, device, credential_sha256))
+
+    async def enrolled(self) -> dict[str, Any]:
+        """For the hub: every device, revoked ones too."""
+        return await answered(self._devices.enrolled())
 
     def config_view(self) -> dict[str, Any]:
         return {
@@ -68,13 +91,24 @@ class Control:
     async def decision(self, decision_id: str) -> dict[str, Any] | None:
         return await self._ask("decision", decision_id)
 
+    async def devices_view(self) -> list[dict[str, Any]]:
+        return await self._devices.view()
+
+    async def device_view(self, name: str) -> dict[str, Any]:
+        return await self._devices.view_of(name)
+
+    async def issue_token(self, query: TokenQuery) -> dict[str, Any]:
+        return await self._devices.issue(query)
+
+    async def drain_device(self, name: str, drained: bool) -> dict[str, Any]:
+        return await self._devices.drain(name, drained)
+
+    async def revoke_device(self, name: str) -> dict[str, Any]:
+        return await self._devices.revoke(name)
+
     async def _ask(self, method: str, *args: Any) -> Any:
-        plane = serve.get_deployment_handle(DATA_PLANE, APP)
-        try:
-            answer = await getattr(plane, method).remote(*args)
-        except (RayError, RayServeException) as error:
-            text = f"the data plane is not available ({type(error).__name__}); try again"
-            raise OipError(Reason.UNAVAILABLE, text) from error
-        if "error" in answer:
-            raise OipError(Reason(answer["error"]["reason"]), answer["error"]["message"])
-        return answer["value"]
+        return await ask(DATA_PLANE, "the data plane", method, *args)
+
+
+async def _hub_reread() -> None:
+    await ask(EDGE_HUB, "the edge hub", "reread")

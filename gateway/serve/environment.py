@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""At 0 Ray takes 127.0.0.1 for its node's address, on Linux as well, and listens there alone."""
+from gateway.pool.loopback import LOOPBACK_SWITCH
 
 
 def prepare() -> None:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import gateway
 from gateway.core.config import EndpointConfig
 from gateway.core.decision import VariantKey
+from gateway.core.fleet import Group
 from gateway.core.plugins import discover
 from gateway.core.ports import Endpoint, Health, Surroundings
 from gateway.core.request import Options
@@ -89,7 +90,13 @@ class Runtime:
         kinds = cast(
             "dict[str, Callable[[EndpointConfig, Surroundings], Endpoint]]", discover("gateway.backends")
         )
-        surroundings = Surroundings(self._settings.config, self._settings.state_dir, lambda name, group: None)
+        inside = self._settings.inside
+        surroundings = Surroundings(
+            self._settings.config,
+            self._settings.state_dir,
+            self._heard_group,
+            hub=f"unix:{inside}" if inside is not None else "",
+        )
         for declared in self._settings.config.endpoints:
             name = declared.name
             endpoint = self._endpoints[name] = kinds[declared.kind](declared, surroundings)
@@ -183,6 +190,10 @@ class Runtime:
     def _heard(self, name: str, health: Health) -> None:
         self._state.heard(name, health)
         self._telemetry.metrics.endpoint_up(name, health.up)
+
+    def _heard_group(self, name: str, group: Group) -> None:
+        self._state.fleet(name, group)
+        self._telemetry.metrics.devices(self._state.snapshot.groups.values())
 
     def _lost(self, name: str) -> None:
         """An attempt found the endpoint, or one device of it, gone: say so, and look whether that stands."""

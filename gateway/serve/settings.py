@@ -31,6 +31,10 @@ class Address(NamedTuple):
         return cls("127.0.0.1" if host == "localhost" else host, int(port))
 
     @property
+    def is_loopback(self) -> bool:
+        return ipaddress.ip_address(self.host).is_loopback
+
+    @property
     def family(self) -> socket.AddressFamily:
         return socket.AF_INET6 if ":" in self.host else socket.AF_INET
 
@@ -40,17 +44,31 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listen:
+    """Where the gateway listens; `edge` is None for one without an edge endpoint."""
+
     http: Address
     grpc: Address
     metrics: Address
+    edge: Address | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSettings:
-    """`revision` identifies `config`; `state_dir` holds the stored profiles."""
+    """`revision` identifies `config`; `state_dir` holds the stored profiles. `inside` is the path of the
+    hub's inner socket, None without an edge endpoint."""
 
     config: Config
     revision: str
     listen: Listen
     state_dir: Path
     drain_s: float = 20.0
+    inside: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HubSettings:
+    """What the edge hub is told: where devices connect, and the path of its inner socket."""
+
+    config: Config
+    listen: Address
+    inside: Path

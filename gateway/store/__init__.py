@@ -1,2 +1,7 @@
-"""What outlives a process. `profiles` holds measurements in one file of the state directory; `artifacts`
-looks at the model files that the configuration names."""
+"""What outlives a process, most of it in the state directory.
+
+profiles    stored measurements of variants, `profiles.json`
+database    `tidegate.db`: opening it, and bringing its schema up to date
+tables      that schema; migrations/ holds the steps to it
+artifacts   the model files that the configuration names
+"""

@@ -21,12 +21,14 @@ STOP_S = 45.0
 
 @dataclass(slots=True)
 class Gateway:
-    """A running gateway. Addresses are IP:PORT; `pids` are those it told."""
+    """A running gateway. Addresses are IP:PORT, `edge` None without a group of devices; `pids` are those
+    it told."""
 
     process: subprocess.Popen[str]
     http: str
     grpc: str
     metrics: str
+    edge: str | None
     pids: dict[str, list[int]]
     endpoints: dict[str, str]
     log: Path
@@ -68,7 +70,7 @@ def running_gateway(
     folder.mkdir(parents=True, exist_ok=True)
     file, log = folder / "tidegate.yaml", folder / "gateway.log"
     file.write_text(config)
-    listen = [part for flag in ("--http", "--grpc", "--metrics") for part in (flag, "127.0.0.1:0")]
+    listen = [part for flag in ("--http", "--grpc", "--edge", "--metrics") for part in (flag, "127.0.0.1:0")]
     command = [sys.executable, "-m", "gateway.cli.main", "up", "-f", str(file), "--json", *listen]
     command += ["--state-dir", str(folder / "state"), *flags]
     with log.open("w") as sink:

@@ -7,7 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.admin.app import RouteQuery, operator_app
+from gateway.admin.app import operator_app
+from gateway.admin.plane import RouteQuery, TokenQuery
 from oip.errors import OipError
 from oip.reasons import Reason
 
@@ -31,6 +32,21 @@ class FakeControl:
         if decision_id == "boom":
             raise ZeroDivisionError("secret inside")
         return None
+
+    async def devices_view(self) -> list[dict[str, Any]]:
+        return [{"name": "cam-7a"}]
+
+    async def device_view(self, name: str) -> dict[str, Any]:
+        return {"name": name}
+
+    async def issue_token(self, query: TokenQuery) -> dict[str, Any]:
+        return query.model_dump()
+
+    async def drain_device(self, name: str, drained: bool) -> dict[str, Any]:
+        return {"name": name, "drained": drained}
+
+    async def revoke_device(self, name: str) -> dict[str, Any]:
+        raise OipError(Reason.NOT_FOUND, f"no device {name!r} is enrolled")
 
 
 async def call(
@@ -74,7 +90,7 @@ async def test_fault_inside_is_json_and_tells_nothing_of_it():
 
 @pytest.mark.parametrize(
     ("path", "status"),
-    [("/endpoints", 503), ("/decisions/x", 404), ("/nope", 404), ("/devices", 501), ("/models", 200)],
+    [("/endpoints", 503), ("/decisions/x", 404), ("/nope", 404), ("/rollouts", 501), ("/models", 200)],
 )
 async def test_statuses_come_from_the_one_table(path: str, status: int):
     assert (await call("GET", path)).status_code == status
@@ -92,3 +108,60 @@ async def test_dry_run_passes_its_query_on():
         "eu",
         None,
     )
+
+
+async def test_token_has_an_hour_and_no_labels_unless_asked_for_more():
+    answer = await call("POST", "/devices/tokens", '{"site": "plant-7"}')
+    assert answer.json() == {"site": "plant-7", "labels": {}, "device": "", "ttl_s": 3600}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{}",
+        '{"site": ""}',
+        '{"site": 7}',
+        '{"site": "p", "ttl_s": 0}',
+        '{"site": "p", "ttl_s": 1e999}',
+        '{"site": "p", "ttl_s": "1h"}',
+        '{"site": "p", "labels": ["a"]}',
+        '{"site": "p", "labels": {"a": 1}}',
+        '{"site": "p", "labels": {"a": "\\ud800"}}',
+        '{"site": "p", "name": "cam"}',
+    ],
+)
+async def test_malformed_token_query_is_one_sentence_and_400(body: str):
+    answer = await call("POST", "/devices/tokens", body)
+    assert answer.status_code == 400
+    assert list(answer.json()) == ["error"]
+
+
+async def test_odd_member_is_told_the_members_of_the_call_it_was_sent_to():
+    token = await call("POST", "/devices/tokens", '{"site": "p", "name": "cam"}')
+    assert token.json()["error"].endswith("the members are site, labels, device, ttl_s")
+    drain = await call("POST", "/devices/cam/drain", '{"drained": true, "undo": 1}')
+    assert drain.json()["error"].endswith("the members are drained")
+
+
+async def test_drain_wants_a_truth_value_and_goes_to_the_device_in_the_path():
+    assert (await call("POST", "/devices/cam-7a/drain", '{"drained": 1}')).status_code == 400
+    assert (await call("POST", "/devices/cam-7a/drain")).status_code == 400
+    answer = await call("POST", "/devices/cam-7a/drain", '{"drained": false}')
+    assert answer.json() == {"name": "cam-7a", "drained": False}
+
+
+async def test_device_that_nobody_knows_is_404():
+    answer = await call("POST", "/devices/nope/revoke")
+    assert (answer.status_code, answer.json()) == (404, {"error": "no device 'nope' is enrolled"})
+    assert (await call("GET", "/devices/cam-7a/revoke")).status_code == 405
+
+
+async def test_documentation_names_every_device_call():
+    paths = (await call("GET", "/openapi.json")).json()["paths"]
+    assert {p for p in paths if p.startswith("/api/v1/devices")} == {
+        "/api/v1/devices",
+        "/api/v1/devices/tokens",
+        "/api/v1/devices/{name}",
+        "/api/v1/devices/{name}/drain",
+        "/api/v1/devices/{name}/revoke",
+    }

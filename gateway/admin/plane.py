@@ -1,0 +1,83 @@
+"""What the operator API asks of control, and what its bodies have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Protocol
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+PREFIX = "/api/v1"
+
+
+def _printable(text: str) -> str:
+    """JSON can spell control characters and lone surrogates, which no header or answer can carry."""
+    if not text.isprintable():
+        raise ValueError("holds characters that cannot be shown")
+    return text
+
+
+Text = Annotated[str, Field(max_length=256), AfterValidator(_printable)]
+
+
+class Body(BaseModel):
+    """A call's JSON object: unknown members and coerced types are errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class RouteQuery(Body):
+    """What a dry run supposes about a request. The names are those of the request options."""
+
+    model: Annotated[Text, Field(min_length=1)]
+    version: Text = ""
+    privacy: Text | None = None
+    policy: Text | None = None
+    deadline_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_cost: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    payload_bytes: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    site: Text | None = None
+    device: Text | None = None
+    tenant: Text | None = None
+
+
+class TokenQuery(Body):
+    """The enrolment token that is wanted: for one device of `site`, called `device` where that is given."""
+
+    site: Annotated[Text, Field(min_length=1)]
+    labels: Annotated[dict[Text, Text], Field(max_length=32)] = Field(default_factory=dict[str, str])
+    device: Text = ""
+    ttl_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3600
+
+
+class DrainQuery(Body):
+    """Whether new requests are to be kept from a device."""
+
+    drained: bool
+
+
+class ControlPlane(Protocol):
+    """What the operator API asks for. Views are JSON-ready; failures are OipError."""
+
+    def config_view(self) -> dict[str, Any]: ...
+
+    async def endpoints_view(self) -> list[dict[str, Any]]: ...
+
+    async def models_view(self) -> list[dict[str, Any]]: ...
+
+    async def route(self, query: RouteQuery) -> dict[str, Any]:
+        """The decision record that such a request would get now. Sends nothing."""
+        ...
+
+    async def decision(self, decision_id: str) -> dict[str, Any] | None: ...
+
+    async def devices_view(self) -> list[dict[str, Any]]: ...
+
+    async def device_view(self, name: str) -> dict[str, Any]: ...
+
+    async def issue_token(self, query: TokenQuery) -> dict[str, Any]:
+        """A new enrolment token, which is shown this once."""
+        ...
+
+    async def drain_device(self, name: str, drained: bool) -> dict[str, Any]: ...
+
+    async def revoke_device(self, name: str) -> dict[str, Any]: ...

@@ -1,0 +1,42 @@
+"""Answers and errors in a form that crosses processes: an exception of ours would not survive it whole."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+
+from oip.errors import OipError
+from oip.reasons import Reason
+
+APP = "tidegate"
+"""The Serve application that holds the gateway's deployments."""
+
+
+async def answered(work: Awaitable[Any]) -> dict[str, Any]:
+    """The value, or what OipError it raised."""
+    try:
+        return {"value": await work}
+    except OipError as error:
+        return {"error": {"reason": error.reason.value, "message": error.message}}
+
+
+async def ask(deployment: str, what: str, method: str, *args: Any) -> Any:
+    """Call a deployment's method that is `answered`. `what` names it in messages. Raises OipError."""
+    handle = serve.get_deployment_handle(deployment, APP)
+    try:
+        answer = await getattr(handle, method).remote(*args)
+    except (RayError, RayServeException) as error:
+        text = f"{what} is not available ({type(error).__name__}); try again"
+        raise OipError(Reason.UNAVAILABLE, text) from error
+    return value_of(answer)
+
+
+def value_of(answer: dict[str, Any]) -> Any:
+    """What an `answered` call gave. Raises the OipError that it raised there."""
+    if "error" in answer:
+        raise OipError(Reason(answer["error"]["reason"]), answer["error"]["message"])
+    return answer["value"]
