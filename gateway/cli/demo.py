@@ -15,10 +15,10 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gateway.demo.scenes import Row
+    from gateway.demo.row import Row
     from gateway.demo.stage import Stage
 
-SETTING_UP = 5
+SETTING_UP = 6
 STEP_WEIGHT = 60
 """Calls that one step of the setting up counts for, so that the bar moves with the time it takes."""
 NARROW = 120
@@ -32,12 +32,13 @@ def demo(
     serve: Annotated[bool, typer.Option("--serve", help="stay up afterwards and print what to try")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the rows as JSON")] = False,
 ) -> None:
-    """Two real Triton servers, one gateway, six situations; exit 1 if one does not go as it must."""
+    """Two Triton servers behind a gateway in the cloud, a plant with a gateway, a pool and devices of its
+    own; eleven situations. Exit 1 if one does not go as it must."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from gateway.cli.common import fail
-    from gateway.demo.scenes import CALLS_IN_ALL, play
+    from gateway.demo import plant_scenes, scenes
     from gateway.demo.stage import staged
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs is stopped, however this ends
@@ -47,7 +48,8 @@ def demo(
         tempfile.TemporaryDirectory(prefix="tidegate-demo-") as folder,
         Progress(*columns, console=talk, disable=not talk.is_terminal, transient=True) as progress,
     ):
-        task = progress.add_task("starting", total=SETTING_UP * STEP_WEIGHT + CALLS_IN_ALL)
+        total = SETTING_UP * STEP_WEIGHT + scenes.CALLS_IN_ALL + plant_scenes.CALLS_IN_ALL
+        task = progress.add_task("starting", total=total)
 
         def step(what: str) -> None:
             progress.update(task, description=what, advance=STEP_WEIGHT)
@@ -57,7 +59,8 @@ def demo(
         try:
             with staged(Path(folder), step) as stage:
                 progress.update(task, description="playing the scenes")
-                rows = list(play(stage, lambda n: progress.advance(task, n)))
+                tick: Callable[[int], None] = lambda n: progress.advance(task, n)  # noqa: E731
+                rows = [*scenes.play(stage, tick), *plant_scenes.play(stage, tick)]
                 progress.stop()
                 _print(rows, stage, as_json)
                 if serve:
