@@ -57,7 +57,9 @@ def plant_staged(
 
 
 def _token(http: str, site: str, device: str) -> str:
-    answer = httpx.post(f"http://{http}/api/v1/devices/tokens", json={"site": site, "device": device}, timeout=10)
+    answer = httpx.post(
+        f"http://{http}/api/v1/devices/tokens", json={"site": site, "device": device}, timeout=10
+    )
     answer.raise_for_status()
     return answer.json()["token"]
 

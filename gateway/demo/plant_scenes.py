@@ -76,7 +76,9 @@ def _stays_on_site(stage: Stage, caller: Caller, tick: Tick) -> Row:
         f"{sum(map(len, payloads))} payload bytes left the site (of a public request {seen} of "
         f"{len(shown.tobytes())}); okay-nabu {'right' if third_party else 'WRONG'}"
     )
-    return _row(stage, "g", "personal data at plant-7", "a device of plant-7, 0 bytes off the site", got, tally, ok)
+    return _row(
+        stage, "g", "personal data at plant-7", "a device of plant-7, 0 bytes off the site", got, tally, ok
+    )
 
 
 def _relay(stage: Stage, caller: Caller, tick: Tick) -> Row:
@@ -111,7 +113,9 @@ def _relay(stage: Stage, caller: Caller, tick: Tick) -> Row:
         f"{here} from {answered_by}'s own agent, {gateways} from the gateway"
     )
     expected = "the same device, or a refusal with the reason"
-    return Row("h", "a relay that may ask one device", expected, got, there.endpoint, None, None, away.message, ok)
+    return Row(
+        "h", "a relay that may ask one device", expected, got, there.endpoint, None, None, away.message, ok
+    )
 
 
 def _cut_off(stage: Stage, caller: Caller, tick: Tick) -> Row:
@@ -132,13 +136,25 @@ def _cut_off(stage: Stage, caller: Caller, tick: Tick) -> Row:
         tap.mend()
     wait_endpoints(stage.plant.gateway.http, {"gw-cloud"})
     wait_endpoints(stage.cloud.http, {"gw-plant-7"})
-    far = {a["device"] for answer in other.answers for a in decision_record(stage.http, answer.decision)["attempts"]}
-    ok = not site.failed and not other.failed and local == CALLS and site.endpoints == ["cameras"] and far == {FAR}
+    far = {
+        a["device"]
+        for answer in other.answers
+        for a in decision_record(stage.http, answer.decision)["attempts"]
+    }
+    ok = (
+        not site.failed
+        and not other.failed
+        and local == CALLS
+        and site.endpoints == ["cameras"]
+        and far == {FAR}
+    )
     got = (
         f"site {CALLS - len(site.failed)} of {CALLS}, {NEAR} itself {local} of {CALLS}, plant-9 through the "
         f"cloud {CALLS - len(other.failed)} of {CALLS}"
     )
-    return _row(stage, "i", "plant-7 cut off from the cloud", "no request fails on either side", got, site, ok)
+    return _row(
+        stage, "i", "plant-7 cut off from the cloud", "no request fails on either side", got, site, ok
+    )
 
 
 def _from_zero(stage: Stage, caller: Caller, tick: Tick) -> Row:
@@ -162,7 +178,9 @@ def _from_zero(stage: Stage, caller: Caller, tick: Tick) -> Row:
         f"{before} replicas, the first answer after {waited_s:.1f} s, then {after}; "
         f"{CALLS - len(tally.failed) - wrong} of {CALLS} right"
     )
-    return _row(stage, "j", "a pool of no replicas is asked", "the first request waits for one", got, tally, ok)
+    return _row(
+        stage, "j", "a pool of no replicas is asked", "the first request waits for one", got, tally, ok
+    )
 
 
 def _device_killed(stage: Stage, caller: Caller, tick: Tick) -> Row:
@@ -215,7 +233,9 @@ def _right(stage: Stage, pixels: np.ndarray, answer: Answer, tolerance: float) -
 def _wake_word(stage: Stage) -> bool:
     """The third-party model on the devices gives what its golden vectors say."""
     golden = np.load(Path(stage.plant.artifacts) / "okay_nabu.tflite.golden.npz")
-    names = {kind: next(n for n in golden.files if n.startswith(f"0/{kind}/")) for kind in ("input", "output")}
+    names = {
+        kind: next(n for n in golden.files if n.startswith(f"0/{kind}/")) for kind in ("input", "output")
+    }
     value, expected = golden[names["input"]], golden[names["output"]]
     inputs = [
         {
@@ -256,7 +276,9 @@ def _replicas(stage: Stage) -> int:
 
 def _until_away(stage: Stage, device: str, timeout_s: float = 20.0) -> None:
     _until(
-        lambda: not httpx.get(f"http://{stage.plant.gateway.http}/api/v1/devices/{device}").json()["connected"],
+        lambda: (
+            not httpx.get(f"http://{stage.plant.gateway.http}/api/v1/devices/{device}").json()["connected"]
+        ),
         timeout_s,
     )
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ LOG_TAIL = 2000
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Where a gateway listens, as IP:PORT; `edge` "" where it has no hub."""
+    """Where a gateway listens, as IP:PORT; `edge` "" where it has no hub. `pids` by what runs there."""
 
     http: str
     grpc: str
     metrics: str
     edge: str = ""
+    pids: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
 
 
 @contextlib.contextmanager
@@ -34,7 +35,7 @@ def gateway(name: str, config: Path, work: Path, environment: Mapping[str, str])
     state = ["--state-dir", str(work / name)]
     command = [sys.executable, "-m", "gateway.cli.main", "up", "-f", str(config), "--json", *listen, *state]
     with _process(name, command, work, environment) as (process, serving):
-        yield Serving(**{key: serving.get(key, "") for key in Serving.__slots__})
+        yield Serving(**{key: serving[key] for key in Serving.__slots__ if key in serving})
         process.send_signal(signal.SIGTERM)
 
 
@@ -59,6 +60,17 @@ class Agent:
             _process(self.device, self._command, self._work, {})
         )
         self.http = ready["http"]
+
+    def credential(self) -> str:
+        """What the device shows as itself, as its agent keeps it."""
+        return (self.state / "credential").read_text().strip()
+
+    @property
+    def pid(self) -> int:
+        """Of the running agent. Raises RuntimeError when it does not run."""
+        if self._process is None:
+            raise RuntimeError(f"{self.device} does not run")
+        return self._process.pid
 
     def kill(self) -> None:
         """As a power cut would."""
