@@ -35,7 +35,7 @@ def played() -> Iterator[Played]:
             pytest.fail(f"the demo ended: {process.stderr.read()[-3000:]}")
         cut = next(i for i, line in enumerate(lines) if line.startswith('{"cloud"'))
         document = json.loads("".join(lines[:cut]))
-        yield Played(document, served(json.loads(lines[cut])), [l for l in lines if l.startswith("curl")])
+        yield Played(document, served(json.loads(lines[cut])), [t for t in lines if t.startswith("curl")])
         process.send_signal(signal.SIGTERM)
         assert process.wait(STOP_S) == 0, process.stderr.read()[-3000:]
     finally:
