@@ -7,6 +7,8 @@ import os
 import signal
 import tempfile
 import threading
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,10 +17,10 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gateway.demo.scenes import Row
+    from gateway.demo.row import Row
     from gateway.demo.stage import Stage
 
-SETTING_UP = 5
+SETTING_UP = 6
 STEP_WEIGHT = 60
 """Calls that one step of the setting up counts for, so that the bar moves with the time it takes."""
 NARROW = 120
@@ -32,12 +34,13 @@ def demo(
     serve: Annotated[bool, typer.Option("--serve", help="stay up afterwards and print what to try")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the rows as JSON")] = False,
 ) -> None:
-    """Two real Triton servers, one gateway, six situations; exit 1 if one does not go as it must."""
+    """Two Triton servers behind a gateway in the cloud, a plant with a gateway, a pool and devices of its
+    own; eleven situations. Exit 1 if one does not go as it must."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from gateway.cli.common import fail
-    from gateway.demo.scenes import CALLS_IN_ALL, play
+    from gateway.demo import plant_scenes, scenes
     from gateway.demo.stage import staged
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs is stopped, however this ends
@@ -47,7 +50,8 @@ def demo(
         tempfile.TemporaryDirectory(prefix="tidegate-demo-") as folder,
         Progress(*columns, console=talk, disable=not talk.is_terminal, transient=True) as progress,
     ):
-        task = progress.add_task("starting", total=SETTING_UP * STEP_WEIGHT + CALLS_IN_ALL)
+        total = SETTING_UP * STEP_WEIGHT + scenes.CALLS_IN_ALL + plant_scenes.CALLS_IN_ALL
+        task = progress.add_task("starting", total=total)
 
         def step(what: str) -> None:
             progress.update(task, description=what, advance=STEP_WEIGHT)
@@ -57,11 +61,12 @@ def demo(
         try:
             with staged(Path(folder), step) as stage:
                 progress.update(task, description="playing the scenes")
-                rows = list(play(stage, lambda n: progress.advance(task, n)))
+                tick: Callable[[int], None] = lambda n: progress.advance(task, n)  # noqa: E731
+                rows = [*scenes.play(stage, tick), *plant_scenes.play(stage, tick)]
                 progress.stop()
                 _print(rows, stage, as_json)
                 if serve:
-                    _serve(stage)
+                    _serve(stage, as_json)
         except RuntimeError as error:
             progress.stop()
             fail(str(error), 1)
@@ -125,17 +130,25 @@ def _mark(row: Row) -> str:
     return f"({row.row}) {'ok' if row.ok else 'NOT OK'}"
 
 
-def _serve(stage: Stage) -> None:
-    """Bring back what the last scene killed and stay up until Ctrl-C or SIGTERM."""
-    from gateway.demo.stage import DEAR, wait_endpoints
+def _serve(stage: Stage, as_json: bool) -> None:
+    """Bring back what the scenes killed and stay up until Ctrl-C or SIGTERM."""
+    from gateway.demo.plant import NEAR, wait_devices, wait_endpoints
+    from gateway.demo.stage import DEAR
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     stage.servers[DEAR].start()
-    wait_endpoints(stage, set(stage.servers))
+    stage.plant.agents[NEAR].start()
+    wait_endpoints(stage.http, set(stage.servers))
+    wait_devices(stage.plant.gateway.http, {NEAR})
+    if as_json:
+        agents = {name: {"pid": a.pid, "http": a.http} for name, a in stage.plant.agents.items()}
+        served = {"cloud": asdict(stage.cloud), "plant": asdict(stage.plant.gateway), "agents": agents}
+        print(json.dumps(served), flush=True)
     print(
-        f"serving HTTP on {stage.http}, gRPC on {stage.grpc}, metrics on {stage.metrics}; {DEAR} is back. Try:"
+        f"serving HTTP on {stage.http}, gRPC on {stage.grpc}, metrics on {stage.metrics}; plant-7 on "
+        f"{stage.plant.gateway.http}; {DEAR} and {NEAR} are back. Try:"
     )
     for line in curl_lines(stage):
         print(line)
@@ -144,7 +157,7 @@ def _serve(stage: Stage) -> None:
 
 
 def curl_lines(stage: Stage) -> list[str]:
-    """Three lines to try: an answer with its reasons, a refusal, a dry run."""
+    """Lines to try: an answer with its reasons, a refusal, a dry run, a device's answer at the plant."""
     pixels = json.dumps([round(float(v), 4) for v in stage.pixels[0]])
     body = f'{{"inputs": [{{"name": "pixels", "shape": [1, 64], "datatype": "FP32", "data": {pixels}}}]}}'
     infer = f"http://{stage.http}/v2/models/digits/infer"
@@ -153,4 +166,6 @@ def curl_lines(stage: Stage) -> list[str]:
         f"curl -i {infer} -H 'tidegate-privacy: on-site' -d '{{}}'",
         f"curl -s http://{stage.http}/api/v1/route -H 'content-type: application/json' "
         f'-d \'{{"model": "digits", "privacy": "eu-only"}}\'',
+        f"curl -i http://{stage.plant.gateway.http}/v2/models/digits/infer -H 'tidegate-privacy: personal' "
+        f"-d '{body}'",
     ]

@@ -19,12 +19,12 @@ DEADLINE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer as the caller saw it. `endpoint` is "" and `status` the gRPC status where it failed."""
+    """One answer as the caller saw it; `cost` None where it is not known. `endpoint` is "" and `status` the gRPC status where it failed."""
 
     endpoint: str
     decision: str
     latency_ms: float
-    cost: float
+    cost: float | None
     attempts: int
     probabilities: np.ndarray | None
     status: str = "OK"
@@ -58,13 +58,13 @@ class Tally:
 
     @property
     def cost_per_1k(self) -> float | None:
-        costs = [a.cost for a in self.answers if a.status == "OK"]
+        costs = [a.cost for a in self.answers if a.status == "OK" and a.cost is not None]
         return statistics.mean(costs) * 1000 if costs else None
 
 
-def infer_request(pixels: np.ndarray) -> Any:
+def infer_request(pixels: np.ndarray, model: str = "digits") -> Any:
     """A ModelInferRequest. `pixels`: FP32 [N, 64], each 0..1."""
-    request = cast("Any", service_pb2).ModelInferRequest(model_name="digits")
+    request = cast("Any", service_pb2).ModelInferRequest(model_name=model)
     tensor = request.inputs.add(name="pixels", datatype="FP32")
     tensor.shape.extend(pixels.shape)
     request.raw_input_contents.append(np.ascontiguousarray(pixels, np.float32).tobytes())
@@ -74,7 +74,8 @@ def infer_request(pixels: np.ndarray) -> Any:
 class Caller:
     """Calls one gateway over gRPC with tritonclient's own stubs, so that metadata can be seen."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, model: str = "digits") -> None:
+        self._model = model
         self._channel = grpc.insecure_channel(
             address, options=[("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
         )
@@ -83,12 +84,12 @@ class Caller:
     def close(self) -> None:
         self._channel.close()
 
-    def ask(self, pixels: np.ndarray, options: dict[str, str]) -> Answer:
+    def ask(self, pixels: np.ndarray, options: dict[str, str], timeout_s: float = DEADLINE_S) -> Answer:
         """One inference with `tidegate-*` options as metadata. A refusal is an answer too."""
         started = time.perf_counter()
         try:
             reply, call = self._stub.ModelInfer.with_call(
-                infer_request(pixels), timeout=DEADLINE_S, metadata=tuple(options.items())
+                infer_request(pixels, self._model), timeout=timeout_s, metadata=tuple(options.items())
             )
         except grpc.RpcError as raised:
             error = cast("grpc.Call", raised)
@@ -111,7 +112,7 @@ class Caller:
             headers["tidegate-endpoint"],
             headers["tidegate-decision"],
             elapsed_ms,
-            float(headers["tidegate-cost"]),
+            float(headers["tidegate-cost"]) if "tidegate-cost" in headers else None,
             int(headers["tidegate-attempts"]),
             values,
         )

@@ -1,4 +1,5 @@
-"""The demo's rows: each plays a situation against running servers and says whether it went as it must."""
+"""The demo's rows in the cloud: each plays a situation against running servers and says whether it went as
+it must."""
 
 from __future__ import annotations
 
@@ -6,16 +7,15 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import httpx
 import numpy as np
 
 from gateway.demo.caller import Answer, Caller, Tally, decision_record, why
 from gateway.demo.relay import CountingRelay
+from gateway.demo.row import Row, Tick
 from gateway.demo.stage import CHEAP, DEAR, Stage
 
 WARM_UP = 20
@@ -31,26 +31,6 @@ READ_AT_MOST = 4 * 2**20
 TOLERANCE = 1e-4
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table. `cost_per_1k` is in the configured currency."""
-
-    row: str
-    scene: str
-    expected: str
-    got: str
-    chosen: str
-    p50_ms: float | None
-    cost_per_1k: float | None
-    why: str
-    ok: bool
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-Tick = Callable[[int], None]
-"""Told how many more calls are done."""
 CALLS_IN_ALL = WARM_UP + 4 * CALLS + 2 + TRAFFIC
 
 

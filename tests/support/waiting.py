@@ -13,3 +13,11 @@ async def until(holds: Callable[[], bool], timeout_s: float = 15.0) -> None:
     while not holds():
         assert time.monotonic() < deadline, f"not so within {timeout_s} s"
         await asyncio.sleep(0.02)
+
+
+def until_true(holds: Callable[[], bool], timeout_s: float = 15.0) -> None:
+    """The same outside a loop."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, f"not so within {timeout_s} s"
+        time.sleep(0.02)

@@ -1,0 +1,92 @@
+"""Plant-7 of the demo: a gateway at the site, two devices, and the line to the cloud with a tap on it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from gateway.demo.processes import Agent, Serving, gateway
+from gateway.demo.wiretap import Wiretap
+
+CONFIG = Path(__file__).with_name("plant.yaml")
+NEAR, NEAR_TOO, FAR = "cam-7a", "cam-7b", "cam-9a"
+
+
+@dataclass(slots=True)
+class Plant:
+    """`outward` is the line from the plant's gateway to the cloud's, `inward` the one back. `agents` are
+    the devices of both plants by name; those of plant-9 are at the cloud's hub."""
+
+    gateway: Serving
+    artifacts: str
+    agents: dict[str, Agent]
+    outward: Wiretap
+    inward: Wiretap
+
+
+@contextlib.contextmanager
+def plant_staged(
+    work: Path, environment: Mapping[str, str], cloud: Serving, outward: Wiretap, inward: Wiretap
+) -> Iterator[Plant]:
+    """Start plant-7's gateway, then two devices at plant-7 and one at plant-9, each with a token of its
+    own; until every model on them is ready."""
+    with contextlib.ExitStack() as stack:
+        site = stack.enter_context(gateway("plant-7", CONFIG, work, environment))
+        inward.target = site.grpc
+        agents = {
+            name: Agent(name, hub.edge, work, _token(hub.http, plant, name))
+            for name, hub, plant in (
+                (NEAR, site, "plant-7"),
+                (NEAR_TOO, site, "plant-7"),
+                (FAR, cloud, "plant-9"),
+            )
+        }
+        for agent in agents.values():
+            stack.callback(agent.stop)
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda agent: agent.start(), agents.values()))
+        wait_devices(site.http, {NEAR, NEAR_TOO})
+        wait_endpoints(site.http, {"cameras", "gw-cloud"})
+        yield Plant(site, environment["TIDEGATE_DEMO_ARTIFACTS"], agents, outward, inward)
+
+
+def _token(http: str, site: str, device: str) -> str:
+    answer = httpx.post(
+        f"http://{http}/api/v1/devices/tokens", json={"site": site, "device": device}, timeout=10
+    )
+    answer.raise_for_status()
+    return answer.json()["token"]
+
+
+def wait_devices(http: str, names: set[str], timeout_s: float = 60.0) -> None:
+    """Until each of these devices is connected and has all its models active."""
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        views = httpx.get(f"http://{http}/api/v1/devices", timeout=10).json()
+        ready = {
+            v["name"]
+            for v in views
+            if v["connected"] and v["models"] and all(m["state"] == "active" for m in v["models"])
+        }
+        if names <= ready:
+            return
+        time.sleep(0.1)
+    raise RuntimeError(f"the devices {', '.join(sorted(names))} are not ready; the last view was {views}")
+
+
+def wait_endpoints(http: str, up: set[str], timeout_s: float = 60.0) -> None:
+    """Until the gateway itself says that these endpoints, and every variant on them, are ready."""
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        views = httpx.get(f"http://{http}/api/v1/endpoints", timeout=10).json()
+        ready = {v["name"] for v in views if v["up"] and all(m["ready"] for m in v["models"])}
+        if up <= ready:
+            return
+        time.sleep(0.1)
+    raise RuntimeError(f"the gateway does not see {', '.join(sorted(up))} as ready")
