@@ -158,14 +158,16 @@ class PoolEndpoint:
         now = time.monotonic()
         if self._looked_at is None or now - self._looked_at > STALE_S:
             return Health(up=False, detail="Ray Serve does not say how it is")
+        replicas = {"running": self._status.running, "starting": self._status.starting}
         down = self._down(now)
         if down:
-            return Health(up=False, detail=down)
+            return Health(up=False, detail=down, replicas=replicas)
         troubles = [f"{key[0]}: {why}" for key in self._variants if (why := self._trouble(key, now))]
         ready = tuple(
             ModelHealth(model, version, self._ready(model, version, now)) for model, version in models
         )
-        return Health(up=True, detail="; ".join(troubles) or self._status.reason, models=ready)
+        detail = "; ".join(troubles) or self._status.reason
+        return Health(up=True, detail=detail, models=ready, replicas=replicas)
 
     async def model_metadata(self, model: str, version: str, timeout_s: float) -> bytes:
         key = self._key(model, version)

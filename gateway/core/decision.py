@@ -61,10 +61,12 @@ class Hurry:
 
 @dataclass(frozen=True, slots=True)
 class EndpointState:
-    """Whether an endpoint answers. `detail` says why not, in a few words of ours."""
+    """Whether an endpoint answers. `detail` says why not, in a few words of ours; `replicas` counts its
+    replicas by state, for people."""
 
     up: bool
     detail: str = ""
+    replicas: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

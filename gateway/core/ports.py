@@ -26,11 +26,13 @@ class ModelHealth:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """One look at an endpoint. `detail` says why it is not up, in a few words of ours."""
+    """One look at an endpoint. `detail` says why it is not up, in a few words of ours. `replicas` counts
+    those it has by their state; None where it has none to count."""
 
     up: bool
     detail: str = ""
     models: tuple[ModelHealth, ...] = ()
+    replicas: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def _token(http: str, site: str, device: str) -> str:
 
 def wait_devices(http: str, names: set[str], timeout_s: float = 60.0) -> None:
     """Until each of these devices is connected and has all its models active."""
-    until = time.monotonic() + timeout_s
+    until, views = time.monotonic() + timeout_s, []
     while time.monotonic() < until:
         views = httpx.get(f"http://{http}/api/v1/devices", timeout=10).json()
         ready = {

@@ -74,7 +74,7 @@ def _stays_on_site(stage: Stage, caller: Caller, tick: Tick) -> Row:
     got = (
         f"{CALLS - len(tally.failed) - wrong} of {CALLS} right, from {_names(devices)}; {left} of "
         f"{sum(map(len, payloads))} payload bytes left the site (of a public request {seen} of "
-        f"{len(shown.tobytes())}); okay-nabu {'right' if third_party else 'WRONG'}"
+        f"{len(shown.tobytes())}); hey-mycroft {'right' if third_party else 'WRONG'}"
     )
     return _row(
         stage, "g", "personal data at plant-7", "a device of plant-7, 0 bytes off the site", got, tally, ok
@@ -232,7 +232,7 @@ def _right(stage: Stage, pixels: np.ndarray, answer: Answer, tolerance: float) -
 
 def _wake_word(stage: Stage) -> bool:
     """The third-party model on the devices gives what its golden vectors say."""
-    golden = np.load(Path(stage.plant.artifacts) / "okay_nabu.tflite.golden.npz")
+    golden = np.load(Path(stage.plant.artifacts) / "hey_mycroft.tflite.golden.npz")
     names = {
         kind: next(n for n in golden.files if n.startswith(f"0/{kind}/")) for kind in ("input", "output")
     }
@@ -245,7 +245,7 @@ def _wake_word(stage: Stage) -> bool:
             "data": value.ravel().tolist(),
         }
     ]
-    url = f"http://{stage.plant.gateway.http}/v2/models/okay-nabu/infer"
+    url = f"http://{stage.plant.gateway.http}/v2/models/hey-mycroft/infer"
     answer = httpx.post(url, json={"inputs": inputs}, timeout=20)
     found = answer.json().get("outputs", [{}])[0].get("data", [])
     return answer.status_code == 200 and np.allclose(found, expected.ravel(), atol=float(golden["tolerance"]))

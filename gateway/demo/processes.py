@@ -114,4 +114,5 @@ def _process(
                 process.wait(STOP_TIMEOUT_S)
             process.kill()
             process.wait()
-            process.stdout.close()
+            if process.stdout is not None:
+                process.stdout.close()

@@ -18,7 +18,8 @@ from gateway.core.config.load import kinds_in, load_config
 from gateway.core.decision import VariantKey
 from gateway.core.ports import Surroundings
 from gateway.demo.caller import infer_request
-from gateway.demo.digits import DigitsModel, build_repository, export_artifacts, sample, train
+from gateway.demo.artifacts import export, wakeword
+from gateway.demo.digits import DigitsModel, build_repository, sample, train
 from gateway.demo.plant import Plant, plant_staged, wait_endpoints
 from gateway.demo.processes import Serving, gateway
 from gateway.demo.triton import TritonServer
@@ -69,7 +70,9 @@ def staged(work: Path, step: Step) -> Iterator[Stage]:
     step("training the digits model")
     model = train()
     pixels, _ = sample(200)
-    artifacts = export_artifacts(work / "artifacts", model)
+    artifacts = work / "artifacts"
+    export(artifacts, model)
+    wakeword(artifacts)
     with contextlib.ExitStack() as stack:
         step("starting two Triton servers")
         servers = {

@@ -60,7 +60,7 @@ class ReplicaState:
 
     def heard(self, endpoint: str, health: Health) -> None:
         """Take in one look at an endpoint. Which models a group has ready is its devices' to say."""
-        self._endpoints[endpoint] = EndpointState(health.up, health.detail)
+        self._endpoints[endpoint] = EndpointState(health.up, health.detail, health.replicas)
         if endpoint in self._groups:
             return
         for model in health.models:

@@ -39,6 +39,7 @@ async def endpoints(
             "price": declared.price.model_dump(mode="json", exclude_none=True),
             "up": state.up,
             "detail": state.detail,
+            **({} if state.replicas is None else {"replicas": dict(state.replicas)}),
             "models": [
                 {**_variant(snapshot, key, now), "statistics": own}
                 for key, own in zip(keys, counted, strict=True)
