@@ -297,7 +297,39 @@ def test_long_lists_of_names_and_dimensions_are_cut():
     assert refused(simple((1,) * 20, (1, 16)), SIMPLE).endswith(f"got [{'1,' * 16}...].")
 
 
-def test_megabytes_of_bytes_take_long():
-    assert checks_fast(bytes(2**20), STRINGS)
-    assert not checks_fast(bytes(2**20 + 1), STRINGS)
-    assert checks_fast(bytes(2**24), SIMPLE)
+def test_megabytes_of_bytes_and_typed_contents_take_long():
+    assert checks_fast(bytes(2**18), STRINGS)
+    assert not checks_fast(bytes(2**18 + 1), STRINGS)
+    one = Signature((TensorSpec("X", "FP32", (-1,)),), ())
+    raw = pb.ModelInferRequest(model_name="m", raw_input_contents=[bytes(2**21)])
+    raw.inputs.add(name="X", datatype="FP32", shape=[2**19])
+    assert checks_fast(raw.SerializeToString(), one)
+    raw.inputs[0].datatype = "BYTES"
+    assert not checks_fast(raw.SerializeToString(), one)
+    long = typed("FP32", [2**19], fp32_contents=[0.0] * 2**19)
+    assert not checks_fast(long.SerializeToString(), one)
+    assert checks_fast(b"\xff" * 2**21, one)
+
+
+def test_a_message_of_millions_of_dimensions_or_numbers_is_refused_soon():
+    many = pb.ModelInferRequest(model_name="m")
+    for at in range(3):
+        many.inputs.add(name=f"X{at}", datatype="FP32", shape=[1] * 8000)
+    assert "more than 16384 fields and dimensions" in refused(many, Signature((), ()))
+    numbers = b"\x35\0\0\0\0" * 16385
+    length = len(numbers)
+    contents = b"\x2a" + bytes((length & 0x7F | 0x80, length >> 7 & 0x7F | 0x80, length >> 14)) + numbers
+    tensor = pb.ModelInferRequest.InferInputTensor(name="X", datatype="FP32", shape=[16385])
+    inner = tensor.SerializeToString() + contents
+    size = len(inner)
+    body = b"\x0a\x01m\x2a" + bytes((size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14)) + inner
+    pb.ModelInferRequest.FromString(body)
+    with pytest.raises(OipError, match="more than 16384 fields"):
+        check_request(body, Signature((), ()), "m")
+
+
+def test_many_bytes_in_typed_contents_are_taken():
+    taken(
+        typed("BYTES", [20_000], bytes_contents=[b""] * 20_000),
+        Signature((TensorSpec("X", "BYTES", (-1,)),), ()),
+    )
