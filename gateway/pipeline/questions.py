@@ -44,7 +44,7 @@ class Questions:
         """Raises Refusal for an unknown model or a version that no variant can have."""
         model = self._model(name, version)
         for target in self._serving(model, version, options):
-            if not version or target.key.version:
+            if not version or own_version(target.variant) is not None:
                 return True
             # The variant leaves the version to the endpoint, so only that knows.
             try:
