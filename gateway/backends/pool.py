@@ -4,9 +4,9 @@ At zero replicas a request waits for the first one, within its own time. What th
 is known before that: each file is opened once, elsewhere, when the endpoint starts, and a request
 carries the digest of the file that it was held against.
 
-A keeper task asks Serve every second how the pool is doing, which wakes no replica, opens files again
-that could not be opened, and has Serve try anew, after longer and longer pauses, when it has given up
-on starting the pool.
+Two tasks keep it: one asks Serve every second how the pool is doing, which wakes no replica, and has it
+try anew, after longer and longer pauses, when it has given up on starting the pool; the other looks
+again at files that could not be opened.
 
 Requests to a replica that dies fail; the router may pass one on that the replica never confirmed. That
 harms nobody, because what a pool runs is a function of its inputs.
@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -26,7 +27,7 @@ from gateway.core.config import EndpointConfig
 from gateway.core.errors import AttemptError
 from gateway.core.ports import Health, ModelHealth, Permit, Surroundings
 from gateway.pool.config import PoolConfig
-from gateway.pool.settings import DEPLOYMENT, VariantSettings, app_name, settings_of
+from gateway.pool.settings import DEPLOYMENT, app_name, settings_of
 from gateway.pool.status import PoolStatus
 from oip.codec import config_of, metadata_of, statistics_of
 from oip.errors import OipError
@@ -36,6 +37,7 @@ from oip.scan import scan_request
 if TYPE_CHECKING:
     from gateway.pool.inspection import Inspected
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Key = tuple[str, str]
 
@@ -90,9 +92,11 @@ class PoolEndpoint:
         self._counts = {key: PoolCounts() for key in self._variants}
         self._status = PoolStatus(deployed=False)
         self._looked_at: float | None = None
+        """When the pool's status was last had."""
         self._idle_since: float | None = None
+        """Since when replicas start and none runs."""
         self._handle: Any = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._keepers: list[asyncio.Task[None]] = []
         self._responses: set[Any] = set()
         self._looked = asyncio.Event()
         self._closed = False
@@ -101,16 +105,19 @@ class PoolEndpoint:
 
     async def start(self) -> None:
         """Begin to look at the pool and its files."""
-        self._keeper = asyncio.create_task(self._keep(), name=f"keep {self._config.name}")
+        self._keepers = [
+            asyncio.create_task(self._again(work), name=f"keep {self._config.name}")
+            for work in (self._look, self._inspect)
+        ]
 
     async def close(self) -> None:
         """End the calls that run, with an AttemptError."""
         self._closed = True
         for response in [*self._responses]:
             _cancel(response)
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def infer(
@@ -125,16 +132,7 @@ class PoolEndpoint:
         except OipError as error:
             raise _verdict(error.reason, error.message, sent=False) from None
         key = self._key(view.model_name, view.model_version)
-        found = self._found.get(key)
-        if found is None or found.signature is None:
-            why = "has not been looked at yet" if found is None else f"cannot be served: {found.failure}"
-            raise AttemptError(
-                Reason.MODEL_UNAVAILABLE,
-                f"Model {key[0]} on endpoint {self._config.name} {why}.",
-                grpc_status=STATUS[Reason.MODEL_UNAVAILABLE].grpc,
-                sent=False,
-                retryable=True,
-            )
+        found = self._signed(key)
         began = time.monotonic()
         answer = await self._call(timeout_s, body, *key, found.digest, time.time() + timeout_s)
         counts = self._counts[key]
@@ -145,8 +143,8 @@ class PoolEndpoint:
                 self._broken[key] = message
                 self._pauses[key].begin(time.monotonic())
             raise _verdict(reason, message, sent=True)
-        response, queued_s, ran_s, rows, together = answer
-        counts.answered(time.monotonic() - began, queued_s, ran_s, rows, together)
+        response, *figures = answer
+        counts.answered(time.monotonic() - began, *figures)
         if self._broken.pop(key, None) is not None:
             self._pauses[key].end()
         return response
@@ -164,21 +162,27 @@ class PoolEndpoint:
         if down:
             return Health(up=False, detail=down)
         troubles = [f"{key[0]}: {why}" for key in self._variants if (why := self._trouble(key, now))]
-        ready = tuple(ModelHealth(model, version, self._ready(model, version, now)) for model, version in models)
+        ready = tuple(
+            ModelHealth(model, version, self._ready(model, version, now)) for model, version in models
+        )
         return Health(up=True, detail="; ".join(troubles) or self._status.reason, models=ready)
 
     async def model_metadata(self, model: str, version: str, timeout_s: float) -> bytes:
-        key, found = self._known(model, version)
-        return metadata_of(*key, found.signature, self._config.runtime)
+        key = self._key(model, version)
+        found = self._signed(key)
+        return metadata_of(*key, self._config.runtime, found.signature)
 
     async def model_config(self, model: str, version: str, timeout_s: float) -> bytes:
-        key, found = self._known(model, version)
-        return config_of(key[0], found.signature)
+        key = self._key(model, version)
+        found = self._signed(key)
+        batching = self._variants[key].batching
+        delay_us = None if batching is None else round(batching.delay_ms * 1000)
+        return config_of(key[0], self._config.runtime, found.signature, delay_us)
 
     async def statistics(self, model: str, version: str, timeout_s: float) -> bytes:
-        """What passed through this gateway; the replicas' own counts go with them."""
+        """What passed through this gateway: the replicas' own counts would end with them."""
         key = self._key(model, version)
-        return statistics_of(*key, self._counts[key].statistics())
+        return statistics_of(*key, self._counts[key].counters())
 
     def _key(self, model: str, version: str) -> Key:
         """The variant that is meant; without a version the highest. Raises AttemptError."""
@@ -191,13 +195,15 @@ class PoolEndpoint:
             raise _verdict(Reason.UNKNOWN_MODEL, message, sent=False)
         return max(versions, key=lambda key: int(key[1]))
 
-    def _known(self, model: str, version: str) -> tuple[Key, Any]:
-        key = self._key(model, version)
+    def _signed(self, key: Key) -> Any:
+        """What was found in a variant's file, its signature for one. Raises AttemptError."""
         found = self._found.get(key)
         if found is None or found.signature is None:
             why = "has not been looked at yet" if found is None else f"cannot be served: {found.failure}"
-            raise _verdict(Reason.MODEL_UNAVAILABLE, f"Model {model} {why}.", sent=False)
-        return key, found
+            raise _verdict(
+                Reason.MODEL_UNAVAILABLE, f"Model {key[0]} on endpoint {self._config.name} {why}.", sent=False
+            )
+        return found
 
     def _ready(self, model: str, version: str, now: float) -> bool:
         try:
@@ -276,14 +282,14 @@ class PoolEndpoint:
                 self._responses.discard(response)
                 _cancel(response)
 
-    async def _keep(self) -> None:
+    async def _again(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do it every LOOK_S. Serve may be gone or not there yet: `health` says so once the last look is
+        old."""
         while True:
             try:
-                await self._look()
-                await self._inspect()
-                await self._start_again()
-            except Exception:  # Serve is gone or not there yet; `health` says so once the last look is old.
-                pass
+                await work()
+            except Exception as error:
+                logger.debug("pool %s: %s", self._config.name, type(error).__name__)
             await asyncio.sleep(LOOK_S)
 
     async def _look(self) -> None:
@@ -304,6 +310,7 @@ class PoolEndpoint:
         if status.running:
             self._restart.end()
         self._looked.set()
+        await self._start_again()
 
     async def _inspect(self) -> None:
         from gateway.pool.inspection import inspect

@@ -31,20 +31,12 @@ def deploy_pools(config: Config) -> None:
     replicas. Raises ValueError for a pool that the file does not make sense of."""
     wanted = [(pool, settings_of(config, pool)) for pool in pools_of(config)]
     if wanted:
-        serve.run_many(
-            [_target(pool, settings) for pool, settings in wanted],
-            wait_for_ingress_deployment_creation=False,
-            wait_for_applications_running=False,
-        )
+        _run([_target(pool, settings) for pool, settings in wanted])
 
 
 def deploy_again(pool: PoolConfig, settings: PoolSettings) -> None:
     """Let Serve forget that it gave up on a pool, and try anew."""
-    serve.run_many(
-        [_target(pool, settings)],
-        wait_for_ingress_deployment_creation=False,
-        wait_for_applications_running=False,
-    )
+    _run([_target(pool, settings)])
 
 
 def undeploy(config: Config) -> None:
@@ -72,6 +64,10 @@ def ongoing(pool: PoolConfig, settings: PoolSettings) -> int:
     return max(math.ceil(2 * pool.replicas.target_ongoing), 2 * fullest)
 
 
+def _run(targets: list[serve.RunTarget]) -> None:
+    serve.run_many(targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
+
+
 def _target(pool: PoolConfig, settings: PoolSettings) -> serve.RunTarget:
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
     scale = AutoscalingConfig(
@@ -95,4 +91,6 @@ def _target(pool: PoolConfig, settings: PoolSettings) -> serve.RunTarget:
         graceful_shutdown_wait_loop_s=LOOK_S,
         logging_config=quiet,
     )(Pool)
-    return serve.RunTarget(deployment.bind(settings), name=app_name(settings.name), route_prefix=None, logging_config=quiet)
+    return serve.RunTarget(
+        deployment.bind(settings), name=app_name(settings.name), route_prefix=None, logging_config=quiet
+    )

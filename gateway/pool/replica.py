@@ -21,8 +21,9 @@ from oip.signature import Signature
 
 REOPEN_S = 2.0
 """How long a file that was not the one asked for is left alone."""
-Answer = tuple[str, str] | tuple[bytes, float, float, int, int]
-"""(reason, message), or (response, seconds queued, seconds in the model, rows of its run, requests of it)."""
+Answer = tuple[str, str] | tuple[bytes, float, float, int, int, int]
+"""(reason, message), or (response, seconds queued, seconds in the model, rows, rows of its run, requests
+of that)."""
 
 
 class PoolStartError(RuntimeError):
@@ -97,7 +98,7 @@ class Pool:
             work = parse_request(body, opened.signature)
             ran = await opened.lane.run(work, until)
             response = build_response(model, version, work.id, select(work, ran.outputs), opened.signature)
-            return response, ran.queued_s, ran.ran_s, ran.rows, ran.together
+            return response, ran.queued_s, ran.ran_s, work.rows or 1, ran.rows, ran.together
         except OipError as error:
             return error.reason.value, error.message
 
@@ -114,7 +115,9 @@ class Pool:
             return opened
         async with self._opening:
             opened = self._opened.get(key)
-            if (opened is None or opened.digest != digest) and time.monotonic() - self._looked[key] >= REOPEN_S:
+            if (opened is None or opened.digest != digest) and time.monotonic() - self._looked[
+                key
+            ] >= REOPEN_S:
                 await asyncio.to_thread(self._open, key)
                 if opened is not None and self._opened.get(key) is not opened:
                     await opened.lane.close()

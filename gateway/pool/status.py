@@ -9,7 +9,7 @@ from gateway.pool.settings import DEPLOYMENT, app_name
 
 START_FAILURE = "PoolStartError"
 """The type of the replica's own word on why it does not start, as Serve's messages name it."""
-_OWN_WORD = re.compile(rf"{START_FAILURE}\(?:? ?['\"]?(.+?)['\"]?\)?$", re.MULTILINE)
+_OWN_WORD = re.compile(rf"{START_FAILURE}: (.+)")
 _LONGEST = 400
 
 
@@ -33,7 +33,9 @@ def read_status(pool: str) -> PoolStatus:
     deployment = None if application is None else application.deployments.get(DEPLOYMENT)
     if application is None or deployment is None:
         return PoolStatus(deployed=False)
-    states = {str(getattr(state, "value", state)): count for state, count in deployment.replica_states.items()}
+    states = {
+        str(getattr(state, "value", state)): count for state, count in deployment.replica_states.items()
+    }
     status = str(getattr(deployment.status, "value", deployment.status))
     return PoolStatus(
         deployed=True,

@@ -29,9 +29,8 @@ SLACK_S = 1.5
 """More than any machine takes to come back from a timer, less than what these tests must not wait for."""
 
 
-class Place(Protocol):
-    """A running place that serves id2d_fp32 and slow_identity (four at a time) and knows, but has
-    not loaded, simple."""
+class AnsweringPlace(Protocol):
+    """A running place that serves id2d_fp32 and not simple, which it may know."""
 
     def endpoint(self) -> Endpoint:
         """A new endpoint to this place, not started."""
@@ -40,6 +39,10 @@ class Place(Protocol):
     async def straight(self, body: bytes) -> bytes:
         """The answer without the endpoint in between."""
         ...
+
+
+class Place(AnsweringPlace, Protocol):
+    """One that serves slow_identity as well (four at a time)."""
 
     def cancelled(self) -> set[str]:
         """Ids of the requests whose cancellation the slow model has seen."""
@@ -56,18 +59,22 @@ class Place(Protocol):
         ...
 
 
-class EndpointSuite:
+class AnswerSuite:
+    """For every kind: what needs only id2d_fp32 and a place that stays up."""
+
     kind: str
     """The kind that a subclass tests."""
+    knows_its_models = False
+    """Whether the endpoint itself tells that its place has no such model, and sends nothing."""
 
     @pytest.fixture
-    async def endpoint(self, place: Place) -> AsyncIterator[Endpoint]:
+    async def endpoint(self, place: AnsweringPlace) -> AsyncIterator[Endpoint]:
         endpoint = place.endpoint()
         await endpoint.start()
         yield endpoint
         await endpoint.close()
 
-    async def test_bytes_come_back_as_they_would_without_it(self, place: Place, endpoint: Endpoint):
+    async def test_bytes_come_back_as_they_would_without_it(self, place: AnsweringPlace, endpoint: Endpoint):
         value = np.array([[0.1, -0.0, np.nan], [np.inf, 3.4e38, 1e-45]], np.float32)
         body = infer_body(IDENTITY, value, request_id="same")
         answer = await endpoint.infer(body, (), 10, PERMIT)
@@ -94,7 +101,7 @@ class EndpointSuite:
             await endpoint.infer(infer_body(model, np.zeros(2, np.float32)), (), 10, PERMIT)
         error = caught.value
         assert (error.reason, error.grpc_status) == (Reason.UNKNOWN_MODEL, "NOT_FOUND")
-        assert (error.sent, error.retryable) == (True, True)
+        assert (error.sent, error.retryable) == (not self.knows_its_models, True)
         assert error.message.startswith("Request for unknown model")
 
     async def test_a_version_it_does_not_have_may_be_elsewhere(self, endpoint: Endpoint):
@@ -118,34 +125,11 @@ class EndpointSuite:
         assert "INT32" in error.message
         assert "FP32" in error.message
 
-    async def test_metadata_that_cannot_be_sent_harms_nothing_else(self, endpoint: Endpoint):
-        body = infer_body(IDENTITY, np.zeros((1, 1), np.float32))
-        with pytest.raises(AttemptError) as caught:
-            await endpoint.infer(body, [("tracestate", "a\nb")], 10, PERMIT)
-        assert (caught.value.sent, caught.value.retryable) == (False, False)
-        assert await endpoint.infer(body, [("tracestate", "a=b")], 10, PERMIT)
-
-    async def test_the_timeout_ends_a_slow_call(self, endpoint: Endpoint):
-        begin = time.monotonic()
-        with pytest.raises(AttemptError) as caught:
-            await endpoint.infer(slow_body(20), (), 0.4, PERMIT)
-        assert 0.35 < time.monotonic() - begin < 0.4 + SLACK_S
-        assert (caught.value.reason, caught.value.retryable) == (Reason.DEADLINE, False)
-
     async def test_no_time_left_is_a_deadline_that_sends_nothing(self, endpoint: Endpoint):
         await endpoint.health([], 5)
         with pytest.raises(AttemptError) as caught:
             await endpoint.infer(infer_body(IDENTITY, np.zeros((1, 1), np.float32)), (), 0, PERMIT)
         assert (caught.value.reason, caught.value.sent) == (Reason.DEADLINE, False)
-
-    async def test_a_cancelled_task_cancels_the_call_at_the_model(self, place: Place, endpoint: Endpoint):
-        task = asyncio.create_task(endpoint.infer(slow_body(20, "to-cancel"), (), 30, PERMIT))
-        done, _ = await asyncio.wait({task}, timeout=1.0)  # for it to reach the model
-        assert not done
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await until(lambda: "to-cancel" in place.cancelled())
 
     async def test_health_tells_ready_from_unloaded_and_unknown(self, endpoint: Endpoint):
         health = await endpoint.health([(IDENTITY, ""), (IDENTITY, "9"), (UNLOADED, ""), ("nope", "")], 10)
@@ -180,6 +164,33 @@ class EndpointSuite:
             await getattr(endpoint, ask)("nope", "", 10)
         assert caught.value.grpc_status in ("NOT_FOUND", "INVALID_ARGUMENT")
         assert "nope" in caught.value.message
+
+
+class EndpointSuite(AnswerSuite):
+    """For kinds whose place serves slow_identity and can be broken and mended at one address."""
+
+    async def test_metadata_that_cannot_be_sent_harms_nothing_else(self, endpoint: Endpoint):
+        body = infer_body(IDENTITY, np.zeros((1, 1), np.float32))
+        with pytest.raises(AttemptError) as caught:
+            await endpoint.infer(body, [("tracestate", "a\nb")], 10, PERMIT)
+        assert (caught.value.sent, caught.value.retryable) == (False, False)
+        assert await endpoint.infer(body, [("tracestate", "a=b")], 10, PERMIT)
+
+    async def test_the_timeout_ends_a_slow_call(self, endpoint: Endpoint):
+        begin = time.monotonic()
+        with pytest.raises(AttemptError) as caught:
+            await endpoint.infer(slow_body(20), (), 0.4, PERMIT)
+        assert 0.35 < time.monotonic() - begin < 0.4 + SLACK_S
+        assert (caught.value.reason, caught.value.retryable) == (Reason.DEADLINE, False)
+
+    async def test_a_cancelled_task_cancels_the_call_at_the_model(self, place: Place, endpoint: Endpoint):
+        task = asyncio.create_task(endpoint.infer(slow_body(20, "to-cancel"), (), 30, PERMIT))
+        done, _ = await asyncio.wait({task}, timeout=1.0)  # for it to reach the model
+        assert not done
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: "to-cancel" in place.cancelled())
 
     async def test_killed_under_calls_it_fails_them_at_once_and_returns_at_its_address(
         self, place: Place, endpoint: Endpoint

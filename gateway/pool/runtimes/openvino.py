@@ -55,9 +55,7 @@ class _OpenVinoSession:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         self._request.infer(dict(inputs))
-        return {
-            name: np.array(self._request.get_output_tensor(index).data) for name, index in self._outputs
-        }
+        return {name: np.array(self._request.get_output_tensor(index).data) for name, index in self._outputs}
 
 
 def _read(core: Any, model: bytes) -> Any:

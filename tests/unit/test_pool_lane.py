@@ -1,0 +1,150 @@
+"""The shell around the batcher: what shares a run, what is left out, and how a failure is told."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gateway.core.config import Batching
+from gateway.pool.lane import Lane
+from oip.errors import OipError
+from oip.infer import InferWork
+from oip.reasons import Reason
+from oip.signature import Signature, TensorSpec
+from tests.support.waiting import until
+
+SPEC = Signature((TensorSpec("x", "FP32", (-1, 1)),), (TensorSpec("y", "FP32", (-1, 1)),), 8)
+
+
+class Gated:
+    """A session whose runs wait to be let go; it notes the rows of each."""
+
+    signature = SPEC
+
+    def __init__(self) -> None:
+        self.runs: list[list[float]] = []
+        self.go = threading.Event()
+        self.fails: BaseException | None = None
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        self.runs.append(inputs["x"][:, 0].tolist())
+        assert self.go.wait(10)
+        if self.fails is not None:
+            raise self.fails
+        return {"y": inputs["x"] * 2}
+
+
+def work(*values: float) -> InferWork:
+    rows = np.array(values, np.float32).reshape(-1, 1)
+    return InferWork("m", "1", "", {"x": rows}, ("y",), {}, len(values))
+
+
+def soon(seconds: float = 10.0) -> float:
+    return time.monotonic() + seconds
+
+
+@pytest.fixture
+def session() -> Gated:
+    return Gated()
+
+
+@pytest.fixture
+async def lane(session: Gated) -> AsyncIterator[Lane]:
+    lane = Lane(session, Batching(max_size=4, delay_ms=0), "m")
+    yield lane
+    session.go.set()
+    await lane.close()
+
+
+async def _first_running(lane: Lane, session: Gated) -> asyncio.Task[Any]:
+    task = asyncio.create_task(lane.run(work(0), soon()))
+    await until(lambda: len(session.runs) == 1)
+    return task
+
+
+async def test_what_comes_while_a_run_is_under_way_shares_the_next_in_order(lane: Lane, session: Gated):
+    first = await _first_running(lane, session)
+    others = [asyncio.create_task(lane.run(work(*values), soon())) for values in ([1], [2, 3], [4], [5])]
+    await until(lambda: lane.waiting == 4)
+    session.go.set()
+    answers = await asyncio.gather(first, *others)
+    assert session.runs == [[0], [1, 2, 3, 4], [5]]
+    assert [ran.outputs["y"][:, 0].tolist() for ran in answers] == [[0], [2], [4, 6], [8], [10]]
+    assert [(ran.rows, ran.together) for ran in answers] == [(1, 1), (4, 3), (4, 3), (4, 3), (1, 1)]
+    assert all(ran.queued_s >= 0 and ran.ran_s > 0 for ran in answers)
+
+
+async def test_without_batching_each_runs_alone(session: Gated):
+    lane = Lane(session, None, "m")
+    session.go.set()
+    await asyncio.gather(*(lane.run(work(n), soon()) for n in range(3)))
+    assert session.runs == [[0], [1], [2]]
+    await lane.close()
+
+
+async def test_a_lone_request_waits_for_others_only_as_long_as_it_is_told(session: Gated):
+    lane = Lane(session, Batching(max_size=2, delay_ms=60_000), "m")
+    session.go.set()
+    first = asyncio.create_task(lane.run(work(1), soon()))
+    await until(lambda: lane.waiting == 1)
+    second = asyncio.create_task(lane.run(work(2), soon()))
+    await asyncio.gather(first, second)
+    assert session.runs == [[1, 2]]
+    await lane.close()
+
+
+async def test_what_is_late_never_runs(lane: Lane, session: Gated):
+    first = await _first_running(lane, session)
+    late = asyncio.create_task(lane.run(work(1), soon(0.05)))
+    with pytest.raises(OipError) as caught:
+        await late
+    assert caught.value.reason is Reason.DEADLINE
+    assert lane.waiting == 0
+    session.go.set()
+    await first
+    with pytest.raises(OipError):
+        await lane.run(work(2), soon(-1))
+    assert (await lane.run(work(3), soon())).outputs["y"].tolist() == [[6]]
+    assert session.runs == [[0], [3]]
+
+
+async def test_a_cancelled_request_never_runs(lane: Lane, session: Gated):
+    first = await _first_running(lane, session)
+    given_up = asyncio.create_task(lane.run(work(1), soon()))
+    kept = asyncio.create_task(lane.run(work(2), soon()))
+    await until(lambda: lane.waiting == 2)
+    given_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    session.go.set()
+    await asyncio.gather(first, kept)
+    assert session.runs == [[0], [2]]
+
+
+async def test_a_failed_run_fails_its_requests_and_not_the_next(lane: Lane, session: Gated):
+    session.fails = ValueError("quotes the input: 3.14")
+    session.go.set()
+    with pytest.raises(OipError) as caught:
+        await lane.run(work(1), soon())
+    assert caught.value.reason is Reason.ENDPOINT_FAILED
+    assert caught.value.message == "The model failed (ValueError)."
+    session.fails = None
+    assert (await lane.run(work(2), soon())).outputs["y"].tolist() == [[4]]
+
+
+async def test_closing_ends_what_waits_and_what_runs(lane: Lane, session: Gated):
+    running = await _first_running(lane, session)
+    waiting = asyncio.create_task(lane.run(work(1), soon()))
+    await until(lambda: lane.waiting == 1)
+    await lane.close()
+    for task in (running, waiting):
+        with pytest.raises(OipError) as caught:
+            await task
+        assert caught.value.reason is Reason.UNAVAILABLE
+    assert session.runs == [[0]]

@@ -1,0 +1,98 @@
+"""Every runtime of pools, found by discovery, over small models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gateway.core.config import Batching
+from gateway.core.plugins import discover
+from gateway.demo.digits import sample, train
+from gateway.pool.config import PoolConfig
+from gateway.pool.replica import batched
+from gateway.pool.runtimes._interface import LoadError
+from gateway.pool.settings import VariantSettings
+from oip.signature import Signature, TensorSpec
+from tests.support.onnx_models import doubling, identity
+
+RUNTIMES = discover("gateway.pool.runtimes")
+CPU = {"CPU": 1.0}
+
+
+def _load(kind: str, model: bytes, resources: dict[str, float] = CPU) -> Any:
+    return RUNTIMES[kind]().load(model, resources)
+
+
+def test_those_found_are_those_that_the_file_may_name():
+    assert set(RUNTIMES) == set(PoolConfig.model_fields["runtime"].annotation.__args__)
+
+
+@pytest.mark.parametrize("kind", RUNTIMES)
+def test_the_signature_is_the_files(kind: str):
+    assert _load(kind, train().onnx()).signature == Signature(
+        (TensorSpec("pixels", "FP32", (-1, 64)),), (TensorSpec("probabilities", "FP32", (-1, 10)),)
+    )
+    assert _load(kind, identity("N", 3, "M")).signature.inputs == (TensorSpec("INPUT0", "FP32", (-1, 3, -1)),)
+
+
+@pytest.mark.parametrize("kind", RUNTIMES)
+def test_the_digits_answers_are_the_networks_own(kind: str):
+    model = train()
+    pixels, labels = sample(100)
+    found = _load(kind, model.onnx()).run({"pixels": pixels})["probabilities"]
+    np.testing.assert_allclose(found, model.predict(pixels), atol=1e-5)
+    assert (found.argmax(axis=1) == labels).mean() > 0.85
+
+
+@pytest.mark.parametrize("kind", RUNTIMES)
+def test_an_answer_survives_the_next_run(kind: str):
+    session = _load(kind, doubling())
+    first = session.run({"INPUT0": np.full((2, 4), 1, np.float32)})["OUTPUT0"]
+    second = session.run({"INPUT0": np.full((2, 4), 5, np.float32)})["OUTPUT0"]
+    assert first.tolist() == [[2] * 4] * 2
+    assert second.tolist() == [[10] * 4] * 2
+
+
+@pytest.mark.parametrize("kind", RUNTIMES)
+def test_no_rows_give_no_rows_and_odd_numbers_keep_their_bits(kind: str):
+    session = _load(kind, identity("N", "M"))
+    assert session.run({"INPUT0": np.zeros((0, 4), np.float32)})["OUTPUT0"].shape == (0, 4)
+    odd = np.array([[np.nan, np.inf, -0.0, 1e-45]], np.float32)
+    odd.flags.writeable = False
+    assert session.run({"INPUT0": odd})["OUTPUT0"].tobytes() == odd.tobytes()
+
+
+@pytest.mark.parametrize("kind", RUNTIMES)
+@pytest.mark.parametrize("model", [b"", b"nonsense", doubling()[:60]])
+def test_a_broken_file_is_a_load_error_in_a_few_words(kind: str, model: bytes):
+    with pytest.raises(LoadError) as caught:
+        _load(kind, model)
+    assert str(caught.value).startswith(f"{kind} cannot open it (")
+    assert "/" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("kind", "needs"), [("onnxruntime", "CUDA"), ("openvino", "GPU")])
+def test_a_gpu_that_is_not_there_is_said(kind: str, needs: str):
+    with pytest.raises(LoadError, match=needs):
+        _load(kind, doubling(), {"GPU": 1.0})
+
+
+def test_openvino_reads_tflite(tmp_path: Path):
+    mediapipe = pytest.importorskip("mediapipe", reason="no TFLite file to read")
+    file = Path(mediapipe.__file__).parent / "modules/face_detection/face_detection_short_range.tflite"
+    signature = _load("openvino", file.read_bytes()).signature
+    assert [tensor.shape for tensor in signature.inputs] == [(1, 128, 128, 3)]
+
+
+def test_batching_needs_a_free_first_dimension():
+    free = _load("onnxruntime", doubling()).signature
+    fixed = _load("onnxruntime", identity(2, "N")).signature
+    variant = VariantSettings("m", "1", "unused", Batching(max_size=8))
+    assert batched(free, variant) == Signature(free.inputs, free.outputs, 8)
+    assert batched(fixed, VariantSettings("m", "1", "unused")) is fixed
+    with pytest.raises(LoadError, match=r"'INPUT0' has the shape \[2, -1\]"):
+        batched(fixed, variant)
