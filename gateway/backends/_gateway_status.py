@@ -13,6 +13,7 @@ gets words of ours: the upstream's name its classes, places and policies, which 
 | no_candidate, overloaded | UNAVAILABLE | as told: the upstream is there | yes |
 | unavailable, model_unavailable | UNAVAILABLE | model_unavailable: the upstream is there, its places are not | yes |
 | draining, and what never reached it | UNAVAILABLE, CANCELLED | unavailable | yes |
+| too_large | RESOURCE_EXHAUSTED | too_large | no |
 | bad_option | INVALID_ARGUMENT | endpoint_failed: the two gateways do not understand each other | yes |
 | the rest, such as malformed, not_found, deadline | any | as of a Triton that answers so | as there |
 """
@@ -37,6 +38,7 @@ _TOLD = {
     "unavailable": (Reason.MODEL_UNAVAILABLE, "cannot reach its places for the model"),
     "model_unavailable": (Reason.MODEL_UNAVAILABLE, "has no place with the model ready"),
     "draining": (Reason.UNAVAILABLE, "is shutting down"),
+    "too_large": (Reason.TOO_LARGE, "takes no message of this size"),
     "bad_option": (Reason.ENDPOINT_FAILED, "does not understand this gateway"),
 }
 _UNTOLD = {
@@ -56,5 +58,9 @@ def failure_of(endpoint: str, status: str, details: str, told: str) -> AttemptEr
         return oip_failure(endpoint, status, details)
     reason, words = found
     return AttemptError(
-        reason, f"Endpoint {endpoint} {words}.", grpc_status=status, sent=True, retryable=True
+        reason,
+        f"Endpoint {endpoint} {words}.",
+        grpc_status=status,
+        sent=True,
+        retryable=reason is not Reason.TOO_LARGE,
     )

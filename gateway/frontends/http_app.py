@@ -139,8 +139,6 @@ class HttpApp:
         if reply.error is not None:
             status, error_headers, body = http_error(reply.error)
             headers += error_headers
-            if status == 401:
-                headers.append(("www-authenticate", "Bearer"))
         headers.append(("content-length", str(len(body))))
         unread = not arrival.complete
         if unread or self._draining:

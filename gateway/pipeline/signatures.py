@@ -35,8 +35,8 @@ async def ask_signature(endpoint: Endpoint, model: str, version: str) -> Signatu
 
 
 async def _config(endpoint: Endpoint, model: str, version: str) -> bytes | None:
-    """None from an endpoint that has no configurations. Any other failure is raised: without it, an
-    input that may be left out would be asked for."""
+    """None from an endpoint that has no configurations. Any other failure is raised: half of what the
+    endpoint would say is no signature."""
     try:
         return await endpoint.model_config(model, version, TIMEOUT_S)
     except OipError as error:

@@ -52,6 +52,8 @@ def http_error(error: OipError) -> HttpError:
     headers = [("content-type", "application/json")]
     if error.status.http == 503:
         headers.append(("retry-after", "1"))
+    if error.reason is Reason.UNAUTHENTICATED:
+        headers.append(("www-authenticate", "Bearer"))
     if error.reason is Reason.UNSUPPORTED_CODING:
         headers.append(("accept-encoding", "identity"))
     return HttpError(error.status.http, tuple(headers), error_body(error.message))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tritonclient.grpc import service_pb2
 
-from gateway.core.call import Binding, Call
+from gateway.core.call import Binding, Call, Metadata
 from gateway.core.config import Config, EndpointConfig, PlacedConfig
 from gateway.core.errors import AttemptError, Refusal
 from gateway.core.held import BodyShare
@@ -183,14 +183,18 @@ class EndlessBody:
 
 
 def call_of(
-    body: bytes | BytesBody | EndlessBody | None = None, *, deadline_s: float | None = None, **options: str
+    body: bytes | BytesBody | EndlessBody | None = None,
+    *,
+    deadline_s: float | None = None,
+    metadata: Metadata = (),
+    **options: str,
 ) -> Call:
     """A gRPC ModelInfer call; keyword `privacy="eu"` becomes `tidegate-privacy: eu`."""
     now = asyncio.get_running_loop().time()
-    metadata = [(f"tidegate-{key.replace('_', '-')}", value) for key, value in options.items()]
+    given = [*metadata, *((f"tidegate-{key.replace('_', '-')}", value) for key, value in options.items())]
     held = BytesBody(request()) if body is None else BytesBody(body) if isinstance(body, bytes) else body
     deadline = None if deadline_s is None else now + deadline_s
-    return Call(Binding.GRPC, "ModelInfer", metadata, held, now, deadline=deadline)
+    return Call(Binding.GRPC, "ModelInfer", given, held, now, deadline=deadline)
 
 
 CODEC = IdentityInferCodec()
