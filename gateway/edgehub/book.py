@@ -37,6 +37,7 @@ class Book:
         self._by_credential: dict[bytes, Enrolled] = {}
         self._asking = asyncio.Lock()
         self._asked_at = float("-inf")
+        self._failure: OipError | None = None
 
     @property
     def devices(self) -> Mapping[str, Enrolled]:
@@ -70,14 +71,8 @@ class Book:
         credential that nobody has, UNAVAILABLE where that cannot be known now."""
         found = self._find(credential_sha256)
         if found is None:
-            async with self._asking:
-                found = self._find(credential_sha256)
-                if found is None:
-                    wait_s = self._asked_at + ASK_EVERY_S - self._clock()
-                    if wait_s > 0:
-                        await asyncio.sleep(wait_s)
-                    await self._load()
-                    found = self._find(credential_sha256)
+            await self._ask_for_news(self._clock())
+            found = self._find(credential_sha256)
         if found is None:
             raise OipError(
                 Reason.NOT_FOUND,
@@ -87,6 +82,15 @@ class Book:
             raise OipError(Reason.FORBIDDEN, f"Device {found.name} is revoked: ask the gateway's operator.")
         return found
 
+    async def _ask_for_news(self, since: float) -> None:
+        """Ask the registry, unless it was asked after `since`; then its answer of that time holds."""
+        async with self._asking:
+            if self._asked_at <= since:
+                await asyncio.sleep(self._asked_at + ASK_EVERY_S - self._clock())
+                await self._load()
+            elif self._failure is not None:
+                raise self._failure
+
     def _find(self, credential_sha256: bytes) -> Enrolled | None:
         found = self._by_credential.get(credential_sha256)
         if found is None or not hmac.compare_digest(found.credential_sha256, credential_sha256):
@@ -94,13 +98,14 @@ class Book:
         return found
 
     async def _load(self) -> None:
+        self._asked_at = self._clock()
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
                 enrolled = await self._roll.enrolled()
         except Exception as error:
-            raise _unreachable(error) from error
-        finally:
-            self._asked_at = self._clock()
+            self._failure = _unreachable(error)
+            raise self._failure from None
+        self._failure = None
         self._take_in(enrolled)
 
     def _take_in(self, enrolled: Iterable[Enrolled]) -> None:
