@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
+from edge_agent.delegates import DelegateSpec, probe
 from edge_agent.state import StateError, read_credential, read_enrolment
 
 MIN_FREE_MB = 200
@@ -101,6 +102,17 @@ def hubs(addresses: Sequence[str]) -> Iterator[Check]:
             )
         else:
             yield Check("hub", True, f"{address} can be reached")
+
+
+def delegates(specs: Sequence[DelegateSpec]) -> Iterator[Check]:
+    """Whether each delegate works. One that does not is no fault where a later one does, but it was
+    wanted."""
+    for entry in probe(specs):
+        name = f"delegate {entry['delegate']}"
+        if entry["available"]:
+            yield Check(name, True, "it works")
+        else:
+            yield Check(name, False, f"{entry['reason']} Install it, or take it out of agent.yaml")
 
 
 def _locked(path: Path) -> bool:

@@ -9,7 +9,7 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from edge_agent.agent import Ready
     from edge_agent.checks import Check
     from edge_agent.config import AgentConfig
+    from edge_agent.delegates import DelegateSpec
     from edge_agent.ports import Models
 
 app = typer.Typer(
@@ -90,17 +91,28 @@ def run(
 
 
 @app.command()
-def probe(as_json: AsJson = False) -> None:
-    """Which delegates there are, and what each can run here."""
+def probe(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Which delegates agent.yaml names, or TFLite's own, and what each runs here of a small model."""
     from edge_agent import checks
 
+    settings = _config(config)
     able = checks.runtime()
     if not able.ok:
         _fail(able.detail, 1)
-    from edge_agent import delegates
+    from edge_agent.delegates import probe as probe_delegates
 
-    found: Any = delegates.probe()
-    print(json.dumps(found, indent=None if as_json else 2))
+    found = probe_delegates(_delegates(settings))
+    if as_json:
+        print(json.dumps(found))
+        return
+    for entry in found:
+        name = " ".join(str(part) for part in (entry["delegate"], entry["version"]) if part)
+        if entry["kind"] == "builtin" and entry["available"]:
+            print(f"{name}: runs the nodes that no other delegate takes")
+        elif entry["available"]:
+            print(f"{name}: takes {entry['nodes_taken']} of {entry['nodes']} nodes of a small model")
+        else:
+            print(f"{name}: not available. {entry['reason']}")
 
 
 @app.command()
@@ -118,9 +130,11 @@ def doctor(
         hubs = parse_hubs(hub) if hub else ()
     except ValueError as error:
         _fail(str(error), 2)
-    _config(config)
+    settings = _config(config)
     able = checks.runtime()
     found: list[Check] = [able, *checks.state(state), checks.disk(state), *checks.hubs(hubs)]
+    if able.ok:
+        found += checks.delegates(_delegates(settings))
     if as_json:
         print(json.dumps([check._asdict() for check in found]))
     else:
@@ -175,8 +189,26 @@ def _error_of(answer: bytes) -> str:
 
 
 def _models(folder: Path, config: AgentConfig) -> Models:
-    """The device's models, as agent.yaml wants them run."""
-    raise NotImplementedError
+    """The device's models, as agent.yaml wants them run; what they keep is in a folder of their own."""
+    from edge_agent.runtime import RuntimeSettings
+    from edge_agent.update import DeviceModels
+
+    settings = RuntimeSettings(
+        delegates=_delegates(config), threads=config.threads, memory_mb=config.limits.memory_mb
+    )
+    return DeviceModels(folder / "models", settings)
+
+
+def _delegates(config: AgentConfig) -> tuple[DelegateSpec, ...]:
+    from edge_agent.config import Library
+    from edge_agent.delegates import DelegateSpec
+
+    return tuple(
+        DelegateSpec("external", str(delegate.library), delegate.options)
+        if isinstance(delegate, Library)
+        else DelegateSpec(delegate)
+        for delegate in config.delegates
+    )
 
 
 def _address(text: str, option: str) -> Address:

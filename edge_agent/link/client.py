@@ -25,6 +25,9 @@ FETCH_IDLE_S = 30.0
 MAX_HINT_S = 600.0
 _RETRY_AFTER = "retry-after-ms"
 
+WINDOW_BYTES = 256 * 1024
+"""How much of what the hub sends may be under way unread."""
+
 _OPTIONS = (
     ("grpc.keepalive_time_ms", round(KEEPALIVE_S * 1000)),
     ("grpc.keepalive_timeout_ms", round(KEEPALIVE_S * 500)),
@@ -33,6 +36,10 @@ _OPTIONS = (
     # Every channel has connections of its own: none inherits another's wait after a failure, and a
     # download shares no flow control with the stream.
     ("grpc.use_local_subchannel_pool", 1),
+    # A window that grows with the link's delay lets a slow link fill up with one large request, and what
+    # comes behind it waits.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
 )

@@ -9,8 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+
+class Rng(Protocol):
+    """What draws the waits: random.Random."""
+
+    def uniform(self, a: float, b: float, /) -> float: ...
 
 
 class _Pace(NamedTuple):
@@ -38,7 +43,7 @@ STEADY_S = 10.0
 class Dialing:
     """The hubs in turn. `hubs` are addresses, at least one."""
 
-    def __init__(self, hubs: Sequence[str], rng: Random) -> None:
+    def __init__(self, hubs: Sequence[str], rng: Rng) -> None:
         if not hubs:
             raise ValueError("no hub to dial")
         self._hubs = tuple(hubs)

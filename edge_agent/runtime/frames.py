@@ -39,7 +39,7 @@ def encode(header: Header, tensors: Mapping[str, Array] | None = None) -> list[b
             kind, data = BYTES, memoryview(pack_bytes(array.ravel().tolist()))
         else:
             kind = array.dtype.str
-            data = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         described.append([name, kind, list(array.shape), len(data)])
         pieces.append(data)
     text = json.dumps({**header, "tensors": described}).encode()
@@ -62,7 +62,9 @@ def decode(text: bytes, payload: bytes) -> tuple[Header, dict[str, Array]]:
         tensors: dict[str, Array] = {}
         at = 0
         for name, kind, shape, size in described:
-            tensors[name] = _array(kind, tuple(shape), payload[at : at + size] if len(described) > 1 else payload)
+            tensors[name] = _array(
+                kind, tuple(shape), payload[at : at + size] if len(described) > 1 else payload
+            )
             at += size
         if at != len(payload):
             raise ValueError(at)

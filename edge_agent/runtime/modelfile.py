@@ -181,9 +181,7 @@ class _Reader:
             )
         return name
 
-    def _graph(
-        self, graph: Any, buffers: list[int], names: list[str], graphs: int
-    ) -> tuple[int, list[int]]:
+    def _graph(self, graph: Any, buffers: list[int], names: list[str], graphs: int) -> tuple[int, list[int]]:
         """Tensors of a subgraph, and the subgraphs that its nodes run."""
         self._string(graph, 12)
         constant: list[bool] = []
@@ -228,7 +226,9 @@ class _Reader:
         if any(dim < 0 for dim in shape) or any(dim < -1 for dim in signature):
             _bad(f"tensor {name!r} has a negative dimension")
         if signature and len(signature) != len(shape):
-            _bad(f"tensor {name!r} has a shape of {len(shape)} dimensions and a signature of {len(signature)}")
+            _bad(
+                f"tensor {name!r} has a shape of {len(shape)} dimensions and a signature of {len(signature)}"
+            )
         takes = -(-math.prod(shape) * _BITS.get(kind, 0) // 8)
         if takes > MAX_TENSOR_BYTES:
             _bad(f"tensor {name!r} takes {takes} bytes, more than the runtime can address")
@@ -244,8 +244,8 @@ class _Reader:
 
     def _strings(self, buffer: int, name: str, count: int) -> None:
         """A constant of strings: their number, where each begins and the last ends, then the bytes."""
-        model = tflite.Model.GetRootAs(self._content, 0)
-        data = model.Buffers(buffer).DataAsNumpy().tobytes()
+        model: Any = tflite.Model.GetRootAs(self._content, 0)
+        data: bytes = model.Buffers(buffer).DataAsNumpy().tobytes()
         (found,) = struct.unpack_from("<i", data, 0)
         if found != count or len(data) < 8 + 4 * count:
             _bad(f"tensor {name!r} holds {found} strings, and its shape takes {count}")
@@ -259,7 +259,8 @@ class _Reader:
             return
         self._table(found)
         scales, zeros = _vector(found.ScaleAsNumpy()), _vector(found.ZeroPointAsNumpy())
-        found.MinAsNumpy(), found.MaxAsNumpy()
+        found.MinAsNumpy()
+        found.MaxAsNumpy()
         if not np.isfinite(scales).all():
             _bad(f"tensor {name!r} is quantized by a scale that is no number")
         if len(scales) > 1:

@@ -8,13 +8,13 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_agent.delegates import DelegateSpec
 from edge_agent import sandbox
+from edge_agent.delegates import DelegateSpec
 from edge_agent.runtime import frames
 from edge_agent.runtime.settings import RuntimeSettings
 from oip.signature import TensorSpec
@@ -68,6 +68,8 @@ class Worker:
         self.loaded: Loaded | None = None
         self.ended = asyncio.Event()
         self.how = ""
+        self.on_end: Callable[[], None] | None = None
+        """Called when the process is gone, while the worker is not closed."""
         self._watch = asyncio.create_task(self._wait(), name="tidegate worker watch")
 
     @classmethod
@@ -87,9 +89,11 @@ class Worker:
                     start_new_session=True,
                     env=sandbox.environment(),
                 )
-        except OSError as fault:
+        except BaseException as fault:
             ours.close()
-            raise WorkerEnded("no worker process could be started") from fault
+            if isinstance(fault, OSError):
+                raise WorkerEnded("no worker process could be started") from fault
+            raise
         try:
             ours.setblocking(False)
             reader, writer = await asyncio.open_connection(sock=ours, limit=2**20)
@@ -156,6 +160,7 @@ class Worker:
 
     async def close(self) -> None:
         """End the process and all that it started. Never raises."""
+        self.on_end = None
         self._writer.close()
         try:
             await asyncio.wait_for(self.ended.wait(), 0 if self.loaded is None else _STOP_S)
@@ -177,6 +182,8 @@ class Worker:
         self.how = _ending(code)
         self._writer.close()
         self.ended.set()
+        if self.on_end is not None:
+            self.on_end()
 
     async def _send(self, header: frames.Header, tensors: Mapping[str, Array]) -> None:
         try:

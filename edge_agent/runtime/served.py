@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -49,7 +50,7 @@ class ServedModel:
         self._batcher: Batcher[_Job] = Batcher(max(1, artifact.batch_max_size), artifact.batch_delay_s)
         self._batching = artifact.batch_max_size > 1
         self._jobs: set[_Job] = set()
-        self._arrived = asyncio.Event()
+        self._woken = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._closing = False
@@ -81,7 +82,9 @@ class ServedModel:
     def degraded(self) -> str:
         """Why a better delegate does not run it, in one sentence; "" when none was wanted in vain."""
         faults = "; ".join(part for part in (*self._skipped, self._loaded.degraded) if part)
-        return f"Model {shown(self.artifact.model)} runs on {self._loaded.delegate}: {faults}." if faults else ""
+        return (
+            f"Model {shown(self.artifact.model)} runs on {self._loaded.delegate}: {faults}." if faults else ""
+        )
 
     @property
     def inflight(self) -> int:
@@ -110,7 +113,7 @@ class ServedModel:
             self._batcher.push(job, work.rows or 1, time.monotonic(), batch_key(work))
         else:
             self._batcher.push(job, 1, time.monotonic())
-        self._arrived.set()
+        self._woken.set()
         try:
             async with asyncio.timeout(timeout_s):
                 return await job.answer
@@ -145,6 +148,7 @@ class ServedModel:
     def _take_on(self, launched: Launched) -> None:
         assert launched.worker.loaded is not None
         self._worker = launched.worker
+        self._worker.on_end = self._woken.set
         self._loaded: Loaded = launched.worker.loaded
         self._chain = launched.chain
         self._skipped: tuple[str, ...] = (*getattr(self, "_skipped", ()), *launched.skipped)
@@ -162,24 +166,16 @@ class ServedModel:
     async def _next(self) -> list[_Job]:
         """The next batch. Raises WorkerEnded when the worker ends while nothing is to do."""
         while True:
-            self._arrived.clear()
+            self._woken.clear()
             now = time.monotonic()
             if jobs := self._batcher.take(now):
                 return [job for job in jobs if not job.answer.done()]
-            due = self._batcher.due(now)
-            gone = asyncio.ensure_future(self._worker.ended.wait())
-            come = asyncio.ensure_future(self._arrived.wait())
-            try:
-                await asyncio.wait(
-                    (gone, come),
-                    timeout=None if due is None else due - now,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-            finally:
-                gone.cancel()
-                come.cancel()
             if self._worker.ended.is_set():
                 raise WorkerEnded(f"its worker {self._worker.how}")
+            due = self._batcher.due(now)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if due is None else due - now):
+                    await self._woken.wait()
 
     async def _run(self, jobs: Sequence[_Job]) -> None:
         works = [job.work for job in jobs]

@@ -46,7 +46,7 @@ class Plan:
     """One model. `active` serves, or served last while it is restored. `reason` says why it failed or
     waits, in one sentence; `tries` counts fetches that failed in a row."""
 
-    desired: Target | None
+    desired: Target
     active: Target | None = None
     phase: Phase = Phase.FETCHING
     reason: str = ""
@@ -243,7 +243,7 @@ def _started(state: State) -> Step:
         if plan.active is not None:
             plans[name] = replace(plan, phase=Phase.RESTORING, reason="")
             commands.append(Restore(plan.active))
-        elif plan.desired is not None:
+        else:
             plans[name] = replace(plan, phase=Phase.FETCHING, reason="")
             commands.append(Fetch(plan.desired))
     after = State(plans)
@@ -253,7 +253,7 @@ def _started(state: State) -> Step:
 def _desired(state: State, targets: tuple[Target, ...]) -> Step:
     plans: dict[str, Plan] = {}
     commands: list[Command] = []
-    for target in targets:
+    for target in {target.model: target for target in targets}.values():
         plans[target.model], more = _wanted(state.plans.get(target.model), target)
         commands += more
     for gone in state.plans.keys() - plans.keys():
@@ -319,14 +319,12 @@ def _at(plan: Plan, target: Target, phase: Phase) -> bool:
 
 def _onwards(plan: Plan) -> tuple[Plan, tuple[Command, ...]]:
     """Once what served last is back, or lost: on to what is desired."""
-    if plan.desired is None or plan.desired == plan.active:
+    if plan.desired == plan.active:
         return replace(plan, phase=Phase.SETTLED, reason=""), ()
     return replace(plan, phase=Phase.FETCHING), (Fetch(plan.desired),)
 
 
-def _fetch_failed(
-    state: State, plan: Plan, target: Target, reason: str, again: bool, no_hub: bool
-) -> Step:
+def _fetch_failed(state: State, plan: Plan, target: Target, reason: str, again: bool, no_hub: bool) -> Step:
     if no_hub:
         return _with(state, replace(plan, waiting=True, reason=plan.reason or reason)), ()
     if not again:
@@ -346,6 +344,4 @@ def _unwanted(event: Event) -> tuple[Command, ...]:
 
 
 def _with(state: State, plan: Plan) -> State:
-    target = plan.desired or plan.active
-    assert target is not None
-    return State({**state.plans, target.model: plan})
+    return State({**state.plans, plan.desired.model: plan})

@@ -35,8 +35,10 @@ class Disk:
             document = json.loads(self._state.read_bytes())
             if document["format"] != _FORMAT:
                 raise ValueError("another format")
-            plans = [Plan(_target(m["desired"]), _target(m["active"])) for m in document["models"]]
-            return State({(p.desired or p.active).model: p for p in plans if p.desired or p.active})  # type: ignore[union-attr]
+            found = [
+                (_target(m["desired"]), m["active"] and _target(m["active"])) for m in document["models"]
+            ]
+            return State({wanted.model: Plan(wanted, active) for wanted, active in found})
         except FileNotFoundError:
             return State()
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -48,7 +50,7 @@ class Disk:
     def save(self, state: State) -> None:
         """Raises OSError; what was saved before is then still there."""
         models = [
-            {"desired": plan.desired and asdict(plan.desired), "active": plan.active and asdict(plan.active)}
+            {"desired": asdict(plan.desired), "active": plan.active and asdict(plan.active)}
             for plan in state.plans.values()
         ]
         write_whole(self._state, json.dumps({"format": _FORMAT, "models": models}).encode())
@@ -117,5 +119,5 @@ def is_full(fault: OSError) -> bool:
     return fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def _target(found: Any) -> Target | None:
-    return None if found is None else Target(**found)
+def _target(found: Any) -> Target:
+    return Target(**found)

@@ -30,11 +30,15 @@ async def fetch_blob(disk: Disk, digest: str, size: int, limit: int, fetch: Fetc
     stays for the next time, unless it proved wrong or filled the disk.
     """
     if size > limit:
-        raise FetchBroken(f"The artifact has {size} bytes, and this device takes at most {limit}.", again=False)
+        raise FetchBroken(
+            f"The artifact has {size} bytes, and this device takes at most {limit}.", again=False
+        )
     try:
         path, part = disk.blob(digest), disk.part(digest)
     except ValueError:
-        raise FetchBroken("The artifact's digest is not of the form sha256:<64 hex digits>.", again=False) from None
+        raise FetchBroken(
+            "The artifact's digest is not of the form sha256:<64 hex digits>.", again=False
+        ) from None
     if await asyncio.to_thread(disk.holds, digest, size):
         return
     try:
@@ -44,6 +48,8 @@ async def fetch_blob(disk: Disk, digest: str, size: int, limit: int, fetch: Fetc
             raise FetchBroken("What the hub sent does not have the artifact's digest.")
         await asyncio.to_thread(_sync, part)
         await asyncio.to_thread(settle, part, path)
+    except TimeoutError:
+        raise FetchBroken(f"The hub sent nothing of the artifact for {CHUNK_TIMEOUT_S:g} s.") from None
     except OSError as fault:
         if is_full(fault):
             with contextlib.suppress(OSError):
@@ -52,8 +58,6 @@ async def fetch_blob(disk: Disk, digest: str, size: int, limit: int, fetch: Fetc
         raise FetchBroken("The device's disk cannot be written.") from None
     except OipError as fault:
         raise FetchBroken(f"The hub cannot give the artifact: {fault.message}") from None
-    except TimeoutError:
-        raise FetchBroken(f"The hub sent nothing of the artifact for {CHUNK_TIMEOUT_S:g} s.") from None
 
 
 async def _receive(part: Path, digest: str, size: int, fetch: Fetch) -> str:

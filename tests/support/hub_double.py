@@ -46,6 +46,10 @@ class HubDouble(edge_pb2_grpc.EdgeHubServicer):
         self.artifact = b""
         self.fetches: list[edge_pb2.FetchRequest] = []
         self.streams = 0
+        self.reading = asyncio.Event()
+        """While it is not set, nothing is read of what the device sends."""
+        self.reading.set()
+        self.hold_at_answer = False
         self._out: asyncio.Queue[edge_pb2.HubMessage | None] = asyncio.Queue()
         self._server: grpc.aio.Server | None = None
 
@@ -142,6 +146,7 @@ class HubDouble(edge_pb2_grpc.EdgeHubServicer):
     async def _read(self, messages: AsyncIterator[Any]) -> None:
         async for message in messages:
             kind = message.WhichOneof("kind")
+            await self.reading.wait()
             self.frames.append(kind)
             match kind:
                 case "hello":
@@ -151,6 +156,8 @@ class HubDouble(edge_pb2_grpc.EdgeHubServicer):
                 case "answer":
                     assert message.answer.id not in self.answers
                     self.answers[message.answer.id] = Arrived(message.answer)
+                    if self.hold_at_answer:
+                        self.reading.clear()
                 case "data":
                     self.answers[message.data.id].body += message.data.piece
         await self._out.put(None)

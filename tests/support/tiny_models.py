@@ -16,15 +16,20 @@ from edgewire.v1 import edge_pb2
 from oip.errors import OipError
 from oip.reasons import Reason
 from oip.scan import scan_request
+from oip.signature import Signature, TensorSpec
+from oip.validate import check_request
 
 pb: Any = service_pb2
 
-NAMES = ("identity", "slow", "boom", "fails")
+NAMES = ("identity", "slow", "boom", "fails", "digits")
+DIGITS = Signature(
+    (TensorSpec("pixels", "FP32", (-1, 64)),), (TensorSpec("probabilities", "FP32", (-1, 10)),)
+)
 
 
 @dataclass
 class TinyModels:
-    """FP32 [-1, 4] and BYTES identities, version 1. `slow` answers when `release` is set, `boom` raises
+    """Identities, version 1; `digits` validates as the digits model of `tests.support.mistakes`. `slow` answers when `release` is set, `boom` raises
     something with the request in its text, `fails` raises OipError MODEL_UNAVAILABLE."""
 
     names: Sequence[str] = NAMES
@@ -39,16 +44,20 @@ class TinyModels:
     fetch: Fetch | None = None
     state: edge_pb2.ModelState.State.ValueType = edge_pb2.ModelState.ACTIVE
     closed: bool = False
+    nap_s: float | None = None
+    """So long `slow` takes by itself, for an agent in another process."""
 
     async def infer(self, request: bytes, timeout_s: float) -> bytes:
         view = scan_request(request)
         self._known(view.model_name, view.model_version)
+        if view.model_name == "digits":
+            check_request(request, DIGITS, "digits")
         self.timeouts.append(timeout_s)
         self.inflight += 1
         try:
             if view.model_name == "slow":
                 self.entered.set()
-                await self.release.wait()
+                await (self.release.wait() if self.nap_s is None else asyncio.sleep(self.nap_s))
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
@@ -103,8 +112,8 @@ class TinyModels:
 
 
 def tiny_models(folder: Path, config: AgentConfig) -> TinyModels:
-    """In place of the agent's own, for its process."""
-    return TinyModels()
+    """In place of the agent's own, for its process; `slow` takes half a second."""
+    return TinyModels(nap_s=0.5)
 
 
 def identity_request(
