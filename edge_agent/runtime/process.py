@@ -100,6 +100,7 @@ class Worker:
         except BaseException:
             ours.close()
             process.kill()
+            await asyncio.shield(process.wait())
             raise
         return cls(process, reader, writer)
 

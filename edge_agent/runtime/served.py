@@ -129,13 +129,13 @@ class ServedModel:
                 self._idle.set()
 
     async def drain(self, timeout_s: float) -> None:
-        """Let the requests that it has end, but no longer than `timeout_s`, then close."""
+        """Let the requests that it has end, but no longer than `timeout_s`, then close. Whoever cancels it
+        closes."""
         try:
             await asyncio.wait_for(self._idle.wait(), timeout_s)
         except TimeoutError:
             _log.warning("model %s: requests were still running as it stopped", self.artifact.model)
-        finally:
-            await self.close()
+        await self.close()
 
     async def close(self) -> None:
         """Fail what waits, end the worker. Can be called again."""
