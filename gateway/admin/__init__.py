@@ -4,5 +4,6 @@ plane      what it asks of control, and the checks that all bodies share
 app        the application: one error form, what is not served
 running    the configuration, endpoints and models as they are
 routing    dry runs and decision records
+measuring  measuring variants that only the gateway itself reaches
 devices    tokens, enrolled devices, drain and revocation
 """

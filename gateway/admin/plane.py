@@ -55,6 +55,14 @@ class DrainQuery(Body):
     drained: bool
 
 
+class MeasureQuery(Body):
+    """Which variant to measure, as its endpoint names it."""
+
+    endpoint: Annotated[Text, Field(min_length=1)]
+    model: Annotated[Text, Field(min_length=1)]
+    version: Text = ""
+
+
 class ControlPlane(Protocol):
     """What the operator API asks for. Views are JSON-ready; failures are OipError."""
 
@@ -81,3 +89,9 @@ class ControlPlane(Protocol):
     async def drain_device(self, name: str, drained: bool) -> dict[str, Any]: ...
 
     async def revoke_device(self, name: str) -> dict[str, Any]: ...
+
+    async def measure(self, query: MeasureQuery) -> dict[str, Any]:
+        """Begin to measure a variant with made-up data; returns at once."""
+        ...
+
+    async def measurement(self, number: str) -> dict[str, Any]: ...

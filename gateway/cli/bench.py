@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.common import fail, load
+from gateway.cli.common import OperatorError, ask_operator, fail, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from gateway.core.decision import VariantKey
     from gateway.store.profiles import Profile
 
-METADATA_TIMEOUT_S = 5.0
+INSIDE = frozenset({"pool", "edge"})
+"""Kinds that only the gateway itself reaches: it measures them when asked."""
+ASK_EVERY_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,16 @@ def bench(
         typer.Option("--input", help="an inference request as JSON to send; without it the data is made up"),
     ] = None,
     state_dir: Annotated[Path, typer.Option(help="where the gateway keeps its state")] = Path(".tidegate"),
+    url: Annotated[
+        str,
+        typer.Option(envvar="TIDEGATE_URL", help="the gateway, which measures its pools and devices itself"),
+    ] = "http://127.0.0.1:8080",
     as_json: Annotated[bool, typer.Option("--json", help="print the outcome as JSON")] = False,
 ) -> None:
     """Measure latency and capacity of a model on each of its endpoints, directly, and store them.
 
-    A given request goes only where the model's privacy class allows; made-up data goes everywhere.
+    A given request goes only where the model's privacy class allows; made-up data goes everywhere. Pools
+    and devices are measured by the running gateway, with made-up data.
     """
     from gateway.store.profiles import ProfileError, ProfileStore
 
@@ -62,14 +69,17 @@ def bench(
     if input_file is not None:
         request = _given(input_file)
         _may_see(config, found, wanted)
+    kinds = {endpoint.name: endpoint.kind for endpoint in config.endpoints}
     store = ProfileStore(state_dir)
     try:
         store.load()  # a file that cannot be added to is better known before the work than after
     except ProfileError as error:
         fail(str(error), 1)
-    outcomes = asyncio.run(_measure_all(config, state_dir, found, wanted, request))
+    outcomes = asyncio.run(_measure_all(config, state_dir, url, found, wanted, request))
     try:
-        store.save([o.profile for o in outcomes if o.profile is not None])
+        # The gateway stores what it measures itself.
+        ours = (o for o in outcomes if kinds[o.key.endpoint] not in INSIDE)
+        store.save([o.profile for o in ours if o.profile is not None])
     except (ProfileError, OSError) as error:
         fail(f"the profiles were not stored: {error}", 1)
     if as_json:
@@ -111,6 +121,13 @@ def _wanted(model: ModelConfig, endpoints: str | None) -> list[VariantConfig]:
 
 def _may_see(config: Config, model: ModelConfig, wanted: Sequence[VariantConfig]) -> None:
     """End the command unless the model's class lets its data go to all of these places."""
+    inside = {endpoint.name for endpoint in config.endpoints if endpoint.kind in INSIDE}
+    there = [variant.endpoint for variant in wanted if variant.endpoint in inside]
+    if there:
+        fail(
+            f"--input: {', '.join(there)} can only be measured with made-up data: leave it out with --endpoints",
+            2,
+        )
     from gateway.core.request import Options
     from gateway.decide.tables import compiled
     from gateway.policy.privacy import origin_of
@@ -130,6 +147,7 @@ def _may_see(config: Config, model: ModelConfig, wanted: Sequence[VariantConfig]
 async def _measure_all(
     config: Config,
     state_dir: Path,
+    url: str,
     model: ModelConfig,
     wanted: Sequence[VariantConfig],
     request: bytes | None,
@@ -144,17 +162,33 @@ async def _measure_all(
     with Progress(disable=not sys.stdout.isatty(), transient=True) as bar:
         for variant in wanted:
             task = bar.add_task(f"measuring {variant.endpoint}", total=1.0)
-            outcomes.append(
-                await _measure_one(
-                    config,
-                    state_dir,
-                    declared[variant.endpoint],
-                    key_of(model, variant),
-                    request,
-                    lambda share, task=task: bar.update(task, completed=share),
-                )
-            )
+            key, endpoint = key_of(model, variant), declared[variant.endpoint]
+
+            def progress(share: float, task: Any = task) -> None:
+                bar.update(task, completed=share)
+
+            if endpoint.kind in INSIDE:
+                outcomes.append(await _measured_there(url, key, progress))
+            else:
+                outcomes.append(await _measure_one(config, state_dir, endpoint, key, request, progress))
     return outcomes
+
+
+async def _measured_there(url: str, key: VariantKey, progress: Callable[[float], None]) -> Outcome:
+    """Let the running gateway measure, and store what it finds."""
+    from gateway.store.profiles import Profile
+
+    path = "/api/v1/measurements"
+    try:
+        view = await asyncio.to_thread(ask_operator, url, "POST", path, key._asdict())
+        while view["state"] == "running":
+            progress(view["share"])
+            await asyncio.sleep(ASK_EVERY_S)
+            view = await asyncio.to_thread(ask_operator, url, "GET", f"{path}/{view['id']}")
+    except OperatorError as error:
+        return Outcome(key, None, str(error))
+    profile = view["profile"]
+    return Outcome(key, None if profile is None else Profile(**profile), view["error"])
 
 
 async def _measure_one(
@@ -165,35 +199,33 @@ async def _measure_one(
     request: bytes | None,
     progress: Callable[[float], None],
 ) -> Outcome:
-    import numpy as np
-
     from gateway.core.plugins import discover
     from gateway.core.ports import Surroundings
-    from gateway.jobs.measure import MeasureError, measure
-    from gateway.jobs.synthetic import synthetic_permit, synthetic_request
+    from gateway.jobs.measure import MeasureError, measure, measure_with_made_up_data
+    from gateway.jobs.synthetic import synthetic_permit
     from oip.codec import decode_infer
     from oip.errors import OipError
 
     endpoint: Any = discover("gateway.backends")[declared.kind](
         declared, Surroundings(config, state_dir, lambda name, group: None)
     )
-    permit = synthetic_permit(declared.place, config.gateway.name)
-    rng = np.random.default_rng()
+    name = config.gateway.name
     try:
         await endpoint.start()
         if request is None:
-            metadata = await endpoint.model_metadata(key.model, key.version, METADATA_TIMEOUT_S)
-            bodies = [synthetic_request(metadata, rng, version=key.version) for _ in range(16)]
+            profile = await measure_with_made_up_data(
+                endpoint, declared, key, gateway=name, progress=progress
+            )
         else:
-            bodies = [decode_infer(key.model, key.version, {}, request)[0]]
-        profile = await measure(
-            endpoint,
-            key,
-            lambda i: bodies[i % len(bodies)],
-            identity=declared.identity,
-            permit=permit,
-            progress=progress,
-        )
+            body = decode_infer(key.model, key.version, {}, request)[0]
+            profile = await measure(
+                endpoint,
+                key,
+                lambda i: body,
+                identity=declared.identity,
+                permit=synthetic_permit(declared.place, name),
+                progress=progress,
+            )
         return Outcome(key, profile, None)
     except (MeasureError, OipError, ValueError) as error:
         return Outcome(key, None, str(error))

@@ -49,8 +49,24 @@ def tell_warnings(loaded: Loaded) -> list[Problem]:
     return warnings
 
 
+class OperatorError(Exception):
+    """A call of the operator API failed. `code` is the exit status that it means for a command."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 def call_operator(url: str, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
     """One call of the operator API; ends the command with the gateway's own words when it refuses."""
+    try:
+        return ask_operator(url, method, path, body)
+    except OperatorError as error:
+        fail(str(error), error.code)
+
+
+def ask_operator(url: str, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    """One call of the operator API. Raises OperatorError with the gateway's own words when it refuses."""
     import httpx
 
     if "://" not in url:
@@ -59,13 +75,14 @@ def call_operator(url: str, method: str, path: str, body: dict[str, Any] | None 
         response = httpx.request(method, url.rstrip("/") + path, json=body, timeout=15)
         answer = response.json()
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        fail(
+        raise OperatorError(
             f"no gateway at {url} ({type(error).__name__}): start one with `tidegate up`, or give its HTTP address by --url",
             1,
-        )
+        ) from None
     except json.JSONDecodeError:
-        fail(f"{url} did not answer like a gateway: check --url", 1)
+        raise OperatorError(f"{url} did not answer like a gateway: check --url", 1) from None
     if response.status_code != 200:
         message = answer.get("error") if isinstance(answer, dict) else None
-        fail(message or f"HTTP {response.status_code}", 2 if response.status_code in (400, 404) else 1)
+        code = 2 if response.status_code in (400, 404) else 1
+        raise OperatorError(message or f"HTTP {response.status_code}", code)
     return answer

@@ -12,12 +12,17 @@ import asyncio
 import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+import numpy as np
+
+from gateway.core.config import EndpointConfig
 from gateway.core.decision import VariantKey
 from gateway.core.errors import AttemptError
-from gateway.core.ports import Endpoint, Permit
+from gateway.core.ports import Permit
+from gateway.jobs.synthetic import synthetic_permit, synthetic_request
 from gateway.routing.latency import quantile
 from gateway.store.profiles import Profile
 
@@ -42,6 +47,9 @@ class Effort:
     timeout_s: float = 10.0
 
 
+METADATA_TIMEOUT_S = 5.0
+BODIES = 16
+"""So many different made-up requests."""
 MIN_SAMPLES = 5
 GROWTH = 1.05
 """A doubling that raises throughput by less than this factor is flat ..."""
@@ -55,12 +63,48 @@ LATENCY_SHARE = 0.4
 """Of the progress told."""
 
 
+class Measurable(Protocol):
+    """What is asked of an endpoint; see `gateway.core.ports.Endpoint`."""
+
+    async def infer(
+        self, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float, permit: Permit
+    ) -> bytes: ...
+
+    async def model_metadata(self, model: str, version: str, timeout_s: float) -> bytes: ...
+
+
 class MeasureError(RuntimeError):
     """The variant cannot be measured. The message says which and why."""
 
 
+async def measure_with_made_up_data(
+    endpoint: Measurable,
+    declared: EndpointConfig,
+    key: VariantKey,
+    *,
+    gateway: str,
+    effort: Effort = Effort(),
+    progress: Progress | None = None,
+) -> Profile:
+    """As `measure`, with requests that say nothing about anyone and so may go anywhere. Raises
+    MeasureError, OipError where the place does not tell what the model takes, and ValueError where no
+    such request can be made up."""
+    rng = np.random.default_rng()
+    metadata = await endpoint.model_metadata(key.model, key.version, METADATA_TIMEOUT_S)
+    bodies = [synthetic_request(metadata, rng, version=key.version) for _ in range(BODIES)]
+    return await measure(
+        endpoint,
+        key,
+        lambda i: bodies[i % BODIES],
+        identity=declared.identity,
+        permit=synthetic_permit(declared.place, gateway),
+        effort=effort,
+        progress=progress,
+    )
+
+
 async def measure(
-    endpoint: Endpoint,
+    endpoint: Measurable,
     key: VariantKey,
     make_body: Callable[[int], bytes],
     *,
@@ -100,7 +144,7 @@ class _Job:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: Measurable,
         key: VariantKey,
         make_body: Callable[[int], bytes],
         effort: Effort,

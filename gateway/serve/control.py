@@ -10,7 +10,7 @@ import httpx
 
 import gateway
 from gateway.admin.app import operator_app
-from gateway.admin.plane import RouteQuery, TokenQuery
+from gateway.admin.plane import MeasureQuery, RouteQuery, TokenQuery
 from gateway.core.config import Config
 from gateway.pool.loopback import bind_replica_to_loopback
 from gateway.registry.registry import Registry
@@ -90,6 +90,12 @@ class Control:
 
     async def decision(self, decision_id: str) -> dict[str, Any] | None:
         return await self._ask("decision", decision_id)
+
+    async def measure(self, query: MeasureQuery) -> dict[str, Any]:
+        return await self._ask("measure", query.endpoint, query.model, query.version)
+
+    async def measurement(self, number: str) -> dict[str, Any]:
+        return await self._ask("measurement", number)
 
     async def devices_view(self) -> list[dict[str, Any]]:
         return await self._devices.view()

@@ -72,6 +72,12 @@ class DataPlane:
     async def decision(self, decision_id: str) -> dict[str, Any]:
         return await answered(self._own.run(self._runtime.decision(decision_id)))
 
+    async def measure(self, endpoint: str, model: str, version: str) -> dict[str, Any]:
+        return await answered(self._own.run(self._runtime.measure(endpoint, model, version)))
+
+    async def measurement(self, number: str) -> dict[str, Any]:
+        return await answered(self._own.run(self._runtime.measurement(number)))
+
     def check_health(self) -> None:
         """Asked by Serve; a replica that is of no use is replaced."""
         self._own.check()

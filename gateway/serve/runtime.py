@@ -29,12 +29,14 @@ from gateway.pipeline.records import DecisionRing
 from gateway.pipeline.state import ReplicaState
 from gateway.routing.record import to_record
 from gateway.serve import views
+from gateway.serve.measuring import Measurements
 from gateway.serve.passage import OperatorCall, OperatorPassage
 from gateway.serve.scrape_listener import ScrapeListener
 from gateway.serve.settings import ReplicaSettings
 from gateway.store.profiles import ProfileStore
 from gateway.telemetry import Telemetry
 from oip.errors import OipError
+from oip.names import shown
 from oip.reasons import Reason
 
 logger = logging.getLogger(__name__)
@@ -67,6 +69,12 @@ class Runtime:
         dispatcher = Dispatcher(self._state, self._endpoints, self._lost, time.monotonic)
         self._director = Director(
             settings.config, self._state, self._endpoints, dispatcher, self._records, self._telemetry
+        )
+        self._measurements = Measurements(
+            settings.config,
+            self._endpoints,
+            lambda name: self._state.snapshot.groups[name],
+            self._profiles,
         )
         self._opened = contextlib.AsyncExitStack()
         """What must be closed, the last opened first."""
@@ -115,6 +123,7 @@ class Runtime:
         await asyncio.gather(*(monitor.look() for monitor in self._monitors.values()))
         for monitor in self._monitors.values():
             monitor.start()
+        self._opened.push_async_callback(self._measurements.close)
         housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
         self._opened.callback(housekeeping.cancel)
 
@@ -186,6 +195,19 @@ class Runtime:
 
     async def decision(self, decision_id: str) -> dict[str, Any] | None:
         return self._records.get(decision_id)
+
+    async def measure(self, endpoint: str, model: str, version: str) -> dict[str, Any]:
+        """Begin to measure a variant, as its endpoint names it. Raises OipError."""
+        key = VariantKey(endpoint, model, version)
+        if key not in self._state.snapshot.variants:
+            raise OipError(
+                Reason.NOT_FOUND,
+                f"the running configuration has no variant {shown(model)} on an endpoint {shown(endpoint)}",
+            )
+        return self._measurements.begin(key)
+
+    async def measurement(self, number: str) -> dict[str, Any]:
+        return self._measurements.view(number)
 
     def _heard(self, name: str, health: Health) -> None:
         self._state.heard(name, health)

@@ -180,6 +180,34 @@ async def test_device_is_enrolled_seen_asked_drained_and_shut_out(gateway: Gatew
         assert (await asyncio.to_thread(enrol, gateway, again, "", "another")).device == "cam-7a"
 
 
+async def test_bench_lets_the_gateway_measure_its_devices(gateway: Gateway):
+    """Two devices of the group: what they take together is its capacity."""
+    bench = [*CLI[:-1], "bench", "id2d_fp32", "--json", "-f", str(gateway.log.parent / "tidegate.yaml")]
+    bench += ["--state-dir", str(gateway.log.parent / "elsewhere"), "--url", f"http://{gateway.http}"]
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(bench, capture_output=True, text=True, timeout=120)
+
+    async with there(gateway, "cam-7m") as one, there(gateway, "cam-7n") as other:
+        done = await asyncio.to_thread(run)
+        assert done.returncode == 0, done.stderr
+        (outcome,) = json.loads(done.stdout)
+        assert outcome["error"] is None
+        assert outcome["profile"]["capacity_rps"] > 1000 / outcome["profile"]["latency_p95_ms"] / 2
+        assert min(one.given, other.given) > 0.3 * max(one.given, other.given)
+
+        def taken_in() -> bool:
+            (view,) = gateway.get("/api/v1/endpoints")
+            return view["models"][0]["capacity_rps"] == outcome["profile"]["capacity_rps"]
+
+        await holds(taken_in)
+    await holds(lambda: infer(gateway).status_code == 503)
+    done = await asyncio.to_thread(run)
+    assert done.returncode == 1
+    assert "tidegate: cameras: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_token_enrols_once_and_says_so_in_one_sentence(gateway: Gateway):
     issued = cli(gateway, "token", "--site", "plant-7", "--label", "soc=imx8mp", "--device", "cam-7t")
     assert issued.returncode == 0, issued.stderr

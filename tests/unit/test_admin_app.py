@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from gateway.admin.app import operator_app
-from gateway.admin.plane import RouteQuery, TokenQuery
+from gateway.admin.plane import MeasureQuery, RouteQuery, TokenQuery
 from oip.errors import OipError
 from oip.reasons import Reason
 
@@ -44,6 +44,12 @@ class FakeControl:
 
     async def drain_device(self, name: str, drained: bool) -> dict[str, Any]:
         return {"name": name, "drained": drained}
+
+    async def measure(self, query: MeasureQuery) -> dict[str, Any]:
+        return query.model_dump()
+
+    async def measurement(self, number: str) -> dict[str, Any]:
+        raise OipError(Reason.NOT_FOUND, f"no measurement {number!r}: unknown, or too old")
 
     async def revoke_device(self, name: str) -> dict[str, Any]:
         raise OipError(Reason.NOT_FOUND, f"no device {name!r} is enrolled")
@@ -165,3 +171,10 @@ async def test_documentation_names_every_device_call():
         "/api/v1/devices/{name}/drain",
         "/api/v1/devices/{name}/revoke",
     }
+
+
+async def test_measurement_is_of_one_variant_by_its_endpoints_names():
+    answer = await call("POST", "/measurements", '{"endpoint": "cameras", "model": "digits"}')
+    assert answer.json() == {"endpoint": "cameras", "model": "digits", "version": ""}
+    assert (await call("POST", "/measurements", '{"model": "digits"}')).status_code == 400
+    assert (await call("GET", "/measurements/x")).status_code == 404
