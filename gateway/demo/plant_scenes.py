@@ -35,7 +35,7 @@ def play(stage: Stage, tick: Tick) -> Iterator[Row]:
     caller = Caller(stage.plant.gateway.grpc)
     try:
         yield _stays_on_site(stage, caller, tick)
-        yield _relay(stage, caller, tick)
+        yield _relay(stage, tick)
         yield _cut_off(stage, caller, tick)
         yield _from_zero(stage, caller, tick)
         yield _device_killed(stage, caller, tick)
@@ -81,16 +81,18 @@ def _stays_on_site(stage: Stage, caller: Caller, tick: Tick) -> Row:
     )
 
 
-def _relay(stage: Stage, caller: Caller, tick: Tick) -> Row:
+def _relay(stage: Stage, tick: Tick) -> Row:
     """A class that lets the site's gateway relay and the same device answer: with the device there, and
     away. And `secret`, which no gateway may see, at the device's own agent."""
     agent = stage.plant.agents[NEAR_TOO]
     mine = {"authorization": f"Bearer {agent.credential()}", "tidegate-privacy": "own-device"}
     pixels = stage.pixels[:1]
+    caller = Caller(stage.plant.gateway.grpc, "digits-on-cameras")
     there = caller.ask(pixels, mine)
     agent.stop()
     _until_away(stage, NEAR_TOO)
     away = caller.ask(pixels, mine)
+    caller.close()
     tick(2)
     secret = {"tidegate-privacy": "secret"}
     here, answered_by = _ask_http(stage.plant.agents[NEAR].http, pixels, secret)
