@@ -143,7 +143,9 @@ def _serve(stage: Stage, as_json: bool) -> None:
     wait_endpoints(stage.http, set(stage.servers))
     wait_devices(stage.plant.gateway.http, {NEAR})
     if as_json:
-        agents = {name: {"pid": a.pid, "http": a.http} for name, a in stage.plant.agents.items()}
+        agents = {
+            name: {"pid": a.pid, "http": a.http, "grpc": a.grpc} for name, a in stage.plant.agents.items()
+        }
         served = {"cloud": asdict(stage.cloud), "plant": asdict(stage.plant.gateway), "agents": agents}
         print(json.dumps(served), flush=True)
     print(

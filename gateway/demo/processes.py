@@ -45,7 +45,7 @@ class Agent:
     def __init__(self, device: str, hub: str, work: Path, token: str) -> None:
         self.device = device
         self.state = work / device
-        self.http = ""
+        self.http = self.grpc = ""
         self._command = [sys.executable, "-m", "edge_agent.cli", "run", "--json", "--hub", hub]
         self._command += ["--state", str(self.state), "--token", token]
         self._command += ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
@@ -59,7 +59,7 @@ class Agent:
         self._process, ready = self._running.enter_context(
             _process(self.device, self._command, self._work, {})
         )
-        self.http = ready["http"]
+        self.http, self.grpc = ready["http"], ready["grpc"]
 
     def credential(self) -> str:
         """What the device shows as itself, as its agent keeps it."""

@@ -17,8 +17,8 @@ from gateway.backends.triton import TritonEndpoint
 from gateway.core.config.load import kinds_in, load_config
 from gateway.core.decision import VariantKey
 from gateway.core.ports import Surroundings
-from gateway.demo.caller import infer_request
 from gateway.demo.artifacts import export, wakeword
+from gateway.demo.caller import infer_request
 from gateway.demo.digits import DigitsModel, build_repository, sample, train
 from gateway.demo.plant import Plant, plant_staged, wait_endpoints
 from gateway.demo.processes import Serving, gateway

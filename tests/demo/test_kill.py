@@ -54,7 +54,7 @@ def test_a_worker_of_an_agent(played: Played):
 def test_the_hub(played: Played):
     """Its devices cannot be reached until Ray Serve has started another and they have dialled again."""
     site = played.running.plant
-    (hub,) = site.pids["edge_hub"]
+    (hub,) = site.pids["hub"]
     got = storm(site, ROUTES["device"], lambda: os.kill(hub, signal.SIGKILL))
     check(got, site, "device", failed_at_most=200, what="the hub")
 

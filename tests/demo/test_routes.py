@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+
+import grpc
 import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
 
+from oip.reasons import STATUS
 from tests.demo.played import ENDPOINTS, MODEL, PIXELS, ROUTES, TOLERANCE, Played
+from tests.support.mistakes import MISTAKES, HttpRequest, Mistake
 
 
 def result_of(binding: str, played: Played, route: str, pixels: np.ndarray) -> np.ndarray:
@@ -46,3 +52,47 @@ def test_each_route_is_the_one_meant(played: Played, route: str):
     answer = httpx.post(url, json=body, headers=dict(ROUTES[route]), timeout=30)
     assert answer.status_code == 200, answer.text
     assert answer.headers["tidegate-endpoint"] == ENDPOINTS[route]
+
+
+def told_over_grpc(address: str, body: bytes, options: Mapping[str, str]) -> tuple[str, str]:
+    """Status and message."""
+    with grpc.insecure_channel(address) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.RpcError) as raised:
+            call(body, metadata=tuple(options.items()), timeout=20)
+    error = raised.value
+    assert isinstance(error, grpc.Call)
+    return error.code().name, error.details() or ""
+
+
+def told_over_http(address: str, request: HttpRequest, options: Mapping[str, str]) -> tuple[int, bytes]:
+    """Status and body."""
+    answer = httpx.post(
+        f"http://{address}/v2/models/digits/infer",
+        content=request.body,
+        headers={**request.headers, **options},
+        timeout=20,
+    )
+    return answer.status_code, answer.content
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_the_same_error_everywhere_byte_for_byte(played: Played, mistake: Mistake):
+    plant, cloud = played.running.plant, played.running.cloud
+    agent = played.running.agents["cam-7b"]
+    status = STATUS[mistake.reason]
+    if mistake.grpc is not None:
+        told = [told_over_grpc(plant.grpc, mistake.grpc, options) for options in ROUTES.values()]
+        told.append(told_over_grpc(cloud.grpc, mistake.grpc, {}))
+        told.append(told_over_grpc(agent["grpc"], mistake.grpc, {}))
+        assert set(told) == {(status.grpc, mistake.message)}
+    for request in (mistake.json, mistake.binary):
+        if request is not None:
+            bodies = [told_over_http(plant.http, request, options) for options in ROUTES.values()]
+            bodies.append(told_over_http(cloud.http, request, {}))
+            bodies.append(told_over_http(agent["http"], request, {}))
+            assert set(bodies) == {(status.http, json.dumps({"error": mistake.message}).encode())}
+
+
+def test_there_are_twenty_mistakes_at_least():
+    assert sum(None not in (m.grpc, m.json, m.binary) for m in MISTAKES) >= 20
