@@ -208,6 +208,18 @@ ONE_OF = "unexpected explicit tensor data for input tensor 'X' for model 'm'"
         (
             "INT32",
             [2],
+            {"int_contents": [1, 2], "bytes_contents": [b""]},
+            f"{ONE_OF}, binary data was already supplied.",
+        ),
+        (
+            "BYTES",
+            [2],
+            {"int_contents": [1, 2], "bytes_contents": [b"", b""]},
+            f"{ONE_OF} of type 'INT32', expected datatype 'BYTES'",
+        ),
+        (
+            "INT32",
+            [2],
             {"int_contents": [1, -2, 3]},
             "input byte size mismatch for input 'X' for model 'm'. Expected 8, got 12",
         ),
