@@ -2,43 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import cast
 
-from gateway.core.config import Config
+from gateway.core.config import Config, EndpointConfig
 from gateway.core.config.problems import Finding, Loc
+from gateway.core.place import Origin, PrivacyClass, Tier
 from gateway.core.request import Options
 from gateway.decide.tables import Wall, compiled
 from gateway.policy.privacy import origin_of
 
+_NO_USE = {
+    "openvino": frozenset({"TPU", "neuron_cores", "HPU", "RBLN", "FURIOSA"}),
+    "onnxruntime": frozenset({"TPU", "neuron_cores", "HPU", "NPU", "RBLN", "FURIOSA"}),
+}
+"""What a runtime of a pool cannot compute on, of the resources that Ray knows by name."""
+
 
 @dataclass(frozen=True, slots=True)
 class MayGo:
-    """Where data of a class may go: through the gateway's own place, and to each endpoint."""
+    """Where data of a class may go: through the gateway's own place, and to each endpoint in a place.
+    `groups` says it of device groups: "yes" for every device of one, "no" for none, else which."""
 
     gateway: bool
     endpoints: dict[str, bool]
+    groups: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def matrix_of(config: Config) -> dict[str, MayGo]:
     """Privacy class x place, for data that comes from the gateway's own site and device."""
-    walls = {name: _wall(config, name) for name in config.privacy.classes}
+    tables = compiled(config)
+    groups = [e for e in config.endpoints if e.name in tables.groups]
+    own = origin_of(tables.gateway, Options())
     return {
-        name: MayGo(not wall.gateway, {place: not by for place, by in wall.endpoints.items()})
-        for name, wall in walls.items()
+        name: MayGo(
+            not (wall := tables.wall((name,), own)).gateway,
+            {place: not by for place, by in wall.endpoints.items()},
+            {group.name: devices_of(group, one) for group in groups},
+        )
+        for name, one in tables.classes.items()
     }
+
+
+def devices_of(group: EndpointConfig, one: PrivacyClass) -> str:
+    """Which devices of a group a class lets answer, in a few words: the rules say it of any origin."""
+    sites = _sites(group)
+    found: list[str] = []
+    for rule in one.allow:
+        if rule.tiers is not None and Tier.DEVICE not in rule.tiers:
+            continue
+        parts = [f"same {part}" for part in ("site", "device") if part in rule.same]
+        if rule.sites is not None:
+            some = rule.sites if sites is None else rule.sites & sites
+            if not some:
+                continue
+            if some != sites:
+                parts.append(f"site {'+'.join(sorted(some))}")
+        if rule.regions is not None:
+            parts.append(f"region {'+'.join(sorted(rule.regions))}")
+        if not parts:
+            return "yes"
+        found.append(", ".join(parts))
+    return " or ".join(dict.fromkeys(found)) or "no"
 
 
 def warnings_of(config: Config) -> list[Finding]:
     """What can never happen under this configuration, at the path that says so."""
-    return [*_shut_out(config), *_unused_variants(config), *_idle_policies(config)]
+    return [*_shut_out(config), *_unused_variants(config), *_idle_policies(config), *_odd_resources(config)]
 
 
-def _wall(config: Config, name: str) -> Wall:
-    """What a class says to data that comes from the gateway's own site and device."""
+def _sites(group: EndpointConfig) -> frozenset[str] | None:
+    """The sites that a group selects, None for any; the kind's own model has them."""
+    select = group.model_dump().get("select")
+    sites = cast("Mapping[str, object]", select).get("site") if isinstance(select, dict) else None
+    return frozenset(map(str, sites)) if isinstance(sites, list | tuple) and sites else None
+
+
+def _walls(config: Config, name: str) -> list[Wall]:
+    """What a class says to data of every origin that a caller can have: this gateway's own place, each
+    peer's site, and a device of each site that a group selects or a rule names."""
     tables = compiled(config)
-    return tables.wall((name,), origin_of(tables.gateway, Options()))
+    sites = {peer.site for peer in config.gateway.peers}
+    if tables.groups:
+        sites |= {None, tables.gateway.site}
+        for endpoint in config.endpoints:
+            sites |= _sites(endpoint) or frozenset()
+        for rule in tables.classes[name].allow:
+            sites |= rule.sites or frozenset()
+    origins = [origin_of(tables.gateway, Options())]
+    origins += [Origin(site) for site in sorted(sites, key=lambda site: site or "")]
+    return [tables.wall((name,), origin) for origin in origins]
 
 
 def _class_of(config: Config, index: int) -> tuple[str, Loc]:
@@ -49,8 +104,15 @@ def _class_of(config: Config, index: int) -> tuple[str, Loc]:
     return model.privacy, ("models", index, "privacy")
 
 
+def _closed(config: Config) -> frozenset[str]:
+    """The classes that forbid this gateway's own place, whoever asks."""
+    return frozenset(
+        name for name in config.privacy.classes if all(wall.gateway for wall in _walls(config, name))
+    )
+
+
 def _shut_out(config: Config) -> Iterator[Finding]:
-    closed = {name for name in config.privacy.classes if _wall(config, name).gateway}
+    closed = _closed(config)
     own = f"the gateway's own place ({config.gateway.location.place})"
     for name in config.privacy.classes:
         if name in closed:
@@ -65,18 +127,26 @@ def _shut_out(config: Config) -> Iterator[Finding]:
 
 
 def _unused_variants(config: Config) -> Iterator[Finding]:
-    places = compiled(config).places
+    tables = compiled(config)
+    closed = _closed(config)
+    groups = {e.name: e for e in config.endpoints if e.name in tables.groups}
     for index, model in enumerate(config.models):
         name, _ = _class_of(config, index)
-        wall = _wall(config, name)
-        if wall.gateway:
+        if name in closed:
             continue
+        walls = _walls(config, name)
         for number, variant in enumerate(model.variants):
-            if wall.endpoints[variant.endpoint]:
+            endpoint = variant.endpoint
+            if endpoint in groups:
+                never = devices_of(groups[endpoint], tables.classes[name]) == "no"
+                why = "allows none of its devices"
+            else:
+                never = all(wall.gateway or wall.endpoints[endpoint] for wall in walls)
+                why = f"forbids its place ({tables.places.get(endpoint)})"
+            if never:
                 yield Finding(
                     ("models", index, "variants", number, "endpoint"),
-                    f"'{variant.endpoint}' will never answer '{model.name}': "
-                    f"class '{name}' forbids its place ({places[variant.endpoint]})",
+                    f"'{endpoint}' will never answer '{model.name}': class '{name}' {why}",
                 )
 
 
@@ -91,3 +161,20 @@ def _idle_policies(config: Config) -> Iterator[Finding]:
                     ("policies", index, "match", key),
                     f"policy '{policy.name}' never applies: no {noun} has a name that {key} matches",
                 )
+
+
+def _odd_resources(config: Config) -> Iterator[Finding]:
+    """Pools that hold what their runtime cannot compute on; they run, on the CPU."""
+    for index, endpoint in enumerate(config.endpoints):
+        written = endpoint.model_dump(mode="json")
+        runtime, resources = written.get("runtime"), written.get("resources")
+        if not isinstance(runtime, str) or not isinstance(resources, dict):
+            continue
+        asked = {name for name, amount in cast("dict[str, object]", resources).items() if amount}
+        odd = sorted(asked & _NO_USE.get(runtime, frozenset()))
+        if odd:
+            yield Finding(
+                ("endpoints", index, "resources", odd[0]),
+                f"runtime {runtime} cannot use {', '.join(odd)}: the replicas of '{endpoint.name}' will hold"
+                " it and compute on the CPU",
+            )

@@ -50,7 +50,12 @@ def check(
         }
         if matrix:
             outcome["matrix"] = {
-                name: {"gateway": row.gateway, "endpoints": row.endpoints} for name, row in table.items()
+                name: {
+                    "gateway": row.gateway,
+                    "endpoints": row.endpoints,
+                    **({"groups": row.groups} if row.groups else {}),
+                }
+                for name, row in table.items()
             }
         _print_json(outcome)
         return
@@ -67,6 +72,9 @@ def check(
         _print_matrix(config, table)
 
 
+_COLOURS = {"yes": "green", "no": "red"}
+
+
 def _plain(problem: Problem) -> dict[str, Any]:
     return problem._asdict()
 
@@ -78,7 +86,11 @@ def _print_json(value: object) -> None:
 def _print_matrix(config: Config, matrix: dict[str, MayGo]) -> None:
     heads = ["class", f"{config.gateway.name} (gateway)", *(e.name for e in config.endpoints)]
     rows = [
-        [name, *("yes" if can else "no" for can in (row.gateway, *row.endpoints.values()))]
+        [
+            name,
+            "yes" if row.gateway else "no",
+            *(row.groups.get(e.name) or ("yes" if row.endpoints[e.name] else "no") for e in config.endpoints),
+        ]
         for name, row in matrix.items()
     ]
     if sys.stdout.isatty():
@@ -89,7 +101,7 @@ def _print_matrix(config: Config, matrix: dict[str, MayGo]) -> None:
         for head in heads:
             table.add_column(head, overflow="fold")
         for row in rows:
-            table.add_row(row[0], *(f"[{'green' if cell == 'yes' else 'red'}]{cell}[/]" for cell in row[1:]))
+            table.add_row(row[0], *(f"[{_COLOURS.get(cell, 'yellow')}]{cell}[/]" for cell in row[1:]))
         Console().print(table)
         return
     widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]

@@ -17,7 +17,7 @@ from gateway.core.decision import Candidate, Decision, Snapshot
 from gateway.core.errors import AttemptError
 from gateway.core.ports import Permit
 from gateway.core.request import Request
-from gateway.decide.groups import pick, reach
+from gateway.decide.groups import pick, reach_group
 from gateway.decide.tables import GROUP_PLACE, Compiled, Wall, compiled
 from gateway.resilience.budget import RetryBudget
 from gateway.resilience.retry import Halt, may_repeat, why_no_retry
@@ -180,7 +180,7 @@ def _open(tables: Compiled, snapshot: Snapshot, wall: Wall, decision: Decision, 
     endpoint = candidate.variant.endpoint
     if endpoint not in tables.groups:
         declared = tables.places.get(endpoint)
-        if declared is None or wall.of(declared):
+        if declared is None or candidate.device or wall.of(declared):
             return False
         return declared == candidate.place or not wall.of(candidate.place)
     if candidate.device:
@@ -189,4 +189,4 @@ def _open(tables: Compiled, snapshot: Snapshot, wall: Wall, decision: Decision, 
         return device is not None and not wall.of(device.place) and not wall.of(candidate.place)
     if candidate.place != GROUP_PLACE or decision.model_config is None:
         return False
-    return not reach(snapshot, key_of(decision.model_config, candidate.variant), wall).refused_by
+    return not reach_group(snapshot, key_of(decision.model_config, candidate.variant), wall).refused_by

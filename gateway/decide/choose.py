@@ -20,7 +20,7 @@ from gateway.core.errors import Refusal
 from gateway.core.place import Origin
 from gateway.core.request import Options, Request
 from gateway.decide.admission import admit, cut, listed, quoted, unknown_model, version_refusal
-from gateway.decide.groups import Reach, reach
+from gateway.decide.groups import reach
 from gateway.decide.tables import GROUP_PLACE, Compiled, Model, Target, Terms, Wall, compiled
 from gateway.policy.match import Traits, choose
 from gateway.policy.privacy import origin_of
@@ -110,7 +110,7 @@ def _row(
     outlook = predict(state, target.price, request.payload_bytes, now)
     group = target.place is None
     # What a device can answer is the group's to say; the endpoint only knows the hub.
-    found = reach(snapshot, target.key, wall) if group else Reach(wall.endpoints[variant.endpoint], "")
+    found = reach(snapshot, target, wall)
     own = state.signature
     facts = Facts(
         found.refused_by,

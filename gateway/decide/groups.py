@@ -10,9 +10,8 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from gateway.core.decision import Snapshot, VariantKey
-from gateway.core.fleet import Device, Group
-from gateway.core.place import Place, Tier
-from gateway.decide.tables import Wall
+from gateway.core.fleet import Device, Group, Nearby
+from gateway.decide.tables import Target, Wall
 from gateway.routing.devices import best, sample
 from gateway.routing.pick import Rng
 
@@ -20,26 +19,34 @@ _NOBODY = Group()
 
 
 class Reach(NamedTuple):
-    """What a request finds in a group. `refused_by` names what forbids every device of it, () when one
-    is allowed; `away` says why none of those allowed can answer now, "" when one can."""
+    """What a request finds at an endpoint. `refused_by` names what forbids its place, or every device
+    of a group, () when one is allowed; `away` says why none of those allowed can answer now, "" when one
+    can, and for an endpoint in one place."""
 
     refused_by: tuple[str, ...]
     away: str
 
 
-def reach(snapshot: Snapshot, key: VariantKey, wall: Wall) -> Reach:
+def reach(snapshot: Snapshot, target: Target, wall: Wall) -> Reach:
+    """For any variant's endpoint."""
+    if target.place is None:
+        return reach_group(snapshot, target.key, wall)
+    return Reach(wall.endpoints[target.key.endpoint], "")
+
+
+def reach_group(snapshot: Snapshot, key: VariantKey, wall: Wall) -> Reach:
     """A group without devices forbids nothing and has nobody to answer."""
     group = snapshot.groups.get(key.endpoint, _NOBODY)
     if not group.devices:
         return Reach((), "no device is enrolled")
-    places = [where for where in group.nearby if not wall.of(_place(where))]
-    named = [
-        device for device in _named(group, wall) if (device.place.region, device.place.site) not in places
-    ]
+    ready = group.ready.get((key.model, key.version), {})
+    if any(not wall.of_devices(where) for where in ready):
+        return Reach((), "")
+    places = [where for where in group.nearby if not wall.of_devices(where)]
+    named = [device for device in _named(group, wall) if _nearby(device) not in places]
     if not places and not named:
         return Reach(_refusing(group, wall), "")
-    ready = group.ready.get((key.model, key.version), {})
-    if any(ready.get(where) for where in places) or any(_can(device, key) for device in named):
+    if any(_can(device, key) for device in named):
         return Reach((), "")
     count = sum(len(group.nearby[where]) for where in places) + len(named)
     if count > 1:
@@ -52,15 +59,9 @@ def pick(snapshot: Snapshot, key: VariantKey, wall: Wall, tried: Collection[str]
     """The device to ask: the best of a few that are ready, allowed where each is now, and not tried."""
     group = snapshot.groups.get(key.endpoint, _NOBODY)
     ready = group.ready.get((key.model, key.version), {})
-    open_to_all = {where: names for where, names in ready.items() if not wall.of(_place(where))}
-    pools = list(open_to_all.values())
-    pools.append(
-        tuple(
-            device.name
-            for device in _named(group, wall)
-            if (device.place.region, device.place.site) not in open_to_all
-        )
-    )
+    open_to_all = {where: names for where, names in ready.items() if not wall.of_devices(where)}
+    named = [device.name for device in _named(group, wall) if _nearby(device) not in open_to_all]
+    pools = [*open_to_all.values(), named]
     drawn = [group.devices[name] for name in sample(pools, tried, rng) if name in group.devices]
     return best([d for d in drawn if _can(d, key) and not wall.of(d.place)], snapshot.device_load)
 
@@ -87,10 +88,8 @@ def _state(device: Device) -> str:
 
 def _refusing(group: Group, wall: Wall) -> tuple[str, ...]:
     """What forbids the devices, each name once."""
-    return tuple(dict.fromkeys(name for where in group.nearby for name in wall.of(_place(where))))
+    return tuple(dict.fromkeys(name for where in group.nearby for name in wall.of_devices(where)))
 
 
-def _place(where: tuple[str | None, str | None]) -> Place:
-    """Of a device that no rule names."""
-    region, site = where
-    return Place(Tier.DEVICE, region, site)
+def _nearby(device: Device) -> Nearby:
+    return (device.place.region, device.place.site)

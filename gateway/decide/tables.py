@@ -10,6 +10,7 @@ from functools import lru_cache
 from edgewire.allowed import AllowedRule, AllowedSet
 from gateway.core.config import Config, ModelConfig, PolicyConfig, Price, Relax, VariantConfig
 from gateway.core.decision import VariantKey
+from gateway.core.fleet import Nearby
 from gateway.core.place import Origin, Place, PrivacyClass, Tier
 from gateway.core.request import Options
 from gateway.policy.match import CompiledPolicy, compile_policies
@@ -99,6 +100,7 @@ class Wall:
         key = (place.tier, place.region, place.site, device)
         found = self._of.get(key)
         if found is None:
+            place = Place(*key)
             found = refusing(self._classes, place, self._origin)
             if self._asked is not None and not self._asked.allows(place):
                 found = (*found, PEERS_SET)
@@ -106,6 +108,12 @@ class Wall:
                 self._of.clear()
             self._of[key] = found
         return found
+
+    def of_devices(self, where: Nearby) -> tuple[str, ...]:
+        """What forbids a device there that no rule names."""
+        region, site = where
+        found = self._of.get((Tier.DEVICE, region, site, None))
+        return self.of(Place(Tier.DEVICE, region, site)) if found is None else found
 
 
 WallKey = tuple[tuple[str, ...], str | None, str | None, tuple[AllowedRule, ...] | None]

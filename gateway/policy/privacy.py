@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from edgewire.allowed import AllowedRule, AllowedSet, of_rules
 from gateway.core.config import Config
 from gateway.core.place import Origin, Place, PlaceRule, PrivacyClass
-from gateway.core.request import ANYBODY, Options
+from gateway.core.request import Options
 
 
 def compile_classes(config: Config) -> dict[str, PrivacyClass]:
@@ -48,9 +48,10 @@ def origin_of(gateway: Place, options: Options) -> Origin:
 
 def home_of(gateway: Place, options: Options) -> Origin:
     """The origin before the caller's options deny any of it."""
-    if options.caller == ANYBODY:
+    caller = options.caller
+    if not (caller.peer or caller.device):
         return Origin(gateway.site, gateway.device)
-    return options.caller.origin or Origin()
+    return caller.origin or Origin()
 
 
 def allowed(classes: Sequence[PrivacyClass], place: Place, origin: Origin) -> bool:

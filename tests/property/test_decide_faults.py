@@ -219,8 +219,8 @@ def _group_not_asked(patch: pytest.MonkeyPatch) -> None:
     def faulty(snapshot: Snapshot, key: VariantKey, wall: Wall) -> groups.Reach:
         return groups.Reach((), "")
 
-    patch.setattr(choose, "reach", faulty)
-    patch.setattr(attempts, "reach", faulty)
+    patch.setattr(groups, "reach_group", faulty)
+    patch.setattr(attempts, "reach_group", faulty)
 
 
 def _any_device_of_an_open_group(patch: pytest.MonkeyPatch) -> None:

@@ -27,17 +27,40 @@ class TritonLike(PlacedConfig):
     tls: Tls | None = None
 
 
+class PoolLike(PlacedConfig):
+    kind: Literal["pool"]
+    runtime: str = "onnxruntime"
+    resources: dict[str, float] = Field(default_factory=dict)
+    replicas: dict[str, int] = Field(default_factory=dict)
+
+
+class Select(Strict):
+    site: tuple[str, ...] | None = Field(default=None, strict=False)
+    labels: dict[str, list[str]] = Field(default_factory=dict)
+
+
+class EdgeLike(EndpointConfig):
+    kind: Literal["edge"]
+    select: Select = Select()
+
+
 KINDS: dict[str, type[EndpointConfig]] = {"triton": TritonLike}
+ALL_KINDS: dict[str, type[EndpointConfig]] = {**KINDS, "pool": PoolLike, "edge": EdgeLike}
 
 
 def parsed(text: str, environ: dict[str, str] | None = None, base: Path = DATA) -> Config:
     return parse_config(text, "t.yaml", KINDS, environ or {}, base)
 
 
-def problems(text: str, environ: dict[str, str] | None = None, base: Path = DATA) -> list[str]:
+def problems(
+    text: str,
+    environ: dict[str, str] | None = None,
+    base: Path = DATA,
+    kinds: dict[str, type[EndpointConfig]] = KINDS,
+) -> list[str]:
     """Every problem of a text, as lines."""
     with pytest.raises(ConfigError) as caught:
-        parsed(text, environ, base)
+        parse_config(text, "t.yaml", kinds, environ or {}, base)
     return str(caught.value).splitlines()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.cli import check as check_module
 from gateway.cli.main import app, run
-from tests.unit.config_support import DATA, GOOD, changed
+from tests.unit.config_support import ALL_KINDS, DATA, GOOD, changed
 
 FILE = str(DATA / "good.yaml")
 
@@ -118,6 +118,83 @@ def test_a_variant_that_its_class_forbids_is_a_warning(
     )
     assert err == f"{path}:36:19: warning: {message}\n"
     assert json.loads(out)["warnings"] == [{"file": path, "line": 36, "col": 19, "message": message}]
+
+
+GROUPED = GOOD.replace(
+    "models:\n",
+    "  - {name: cams, kind: edge, select: {site: [plant-7, plant-9]}}\n"
+    "  - {name: pool, kind: pool, runtime: openvino, resources: {CPU: 1, TPU: 2}, location: {tier: cloud}}\n"
+    "models:\n",
+    1,
+).replace(
+    "    personal: {",
+    "    own: {allow: [{tier: [device, site], same: [device]}, {tier: site}]}\n"
+    "    nine: {allow: [{tier: [device], site: plant-9}, {tier: site}]}\n"
+    "    ten: {allow: [{tier: [device], site: plant-10}, {tier: site}]}\n"
+    "    personal: {",
+)
+
+
+@pytest.fixture
+def all_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.core.config.load.kinds_in", lambda package: ALL_KINDS)
+
+
+@pytest.mark.usefixtures("all_kinds")
+def test_the_matrix_says_which_devices_of_a_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = _write(tmp_path, GROUPED)
+    assert run(["check", path, "--matrix"]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    column = lines[0].index("cams")
+    found = {line.split()[0]: line[column : lines[0].index("pool")].strip() for line in lines[1:]}
+    assert found == {
+        "public": "yes",
+        "internal": "yes",
+        "own": "same device",
+        "nine": "site plant-9",
+        "ten": "no",
+        "personal": "same site",
+    }
+    assert run(["check", path, "--matrix", "--json"]) == 0
+    outcome = json.loads(capsys.readouterr().out)
+    assert outcome["matrix"]["nine"] == {
+        "gateway": True,
+        "endpoints": {"gpu-east": False, "rack": True, "pool": False},
+        "groups": {"cams": "site plant-9"},
+    }
+
+
+@pytest.mark.usefixtures("all_kinds")
+def test_what_groups_and_pools_can_never_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = GROUPED.replace(
+        "    privacy: personal\n    variants:\n",
+        "    privacy: ten\n    variants:\n      - {endpoint: cams, artifact: f.tflite}\n",
+    )
+    path = _write(tmp_path, text)
+    assert run(["check", path]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        f"{path}:25:74: warning: runtime openvino cannot use TPU: the replicas of 'pool' will hold it and"
+        " compute on the CPU",
+        f"{path}:38:20: warning: 'cams' will never answer 'faces': class 'ten' allows none of its devices",
+    ]
+
+
+PEERS = "  peers:\n    - {name: gw-9, token: 0123456789abcdef0123456789abcdef, site: plant-9}\n  limits:"
+
+
+def test_a_place_that_only_a_peers_data_may_reach_is_no_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Data of plant-9 may go to its server through this gateway, which is of no site."""
+    text = changed("location: {tier: site, region: eu-west-1, site: plant-7}", "location: {tier: cloud}")
+    text = text.replace("      site: plant-7", "      site: plant-9")
+    text = text.replace("personal: {allow: [", "personal: {allow: [{tier: cloud}, ")
+    text = text.replace("default: internal", "default: personal")
+    never = "'rack' will never answer 'faces': class 'personal' forbids its place"
+    assert run(["check", _write(tmp_path, text)]) == 0
+    assert never in capsys.readouterr().err
+    assert run(["check", _write(tmp_path, text.replace("  limits:", PEERS))]) == 0
+    assert never not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ import pickle
 
 import pytest
 
+from gateway.core.config.load import parse_config
 from gateway.core.config.problems import ConfigError, Problem
-from tests.unit.config_support import DATA, GOOD, changed, parsed, problems
+from tests.unit.config_support import ALL_KINDS, DATA, GOOD, changed, parsed, problems
 
 PUBLIC = "public: {allow: [{tier: [device, site, regional, cloud]}]}"
 RACK = "endpoint: rack\n        weight"
@@ -109,8 +110,8 @@ CASES = {
         "17:11: unknown kind 'tritn', did you mean 'triton'?",
     ),
     "kind of a later version": (
-        ("kind: triton\n    url: grpc://rack", "kind: pool\n    url: grpc://rack"),
-        "17:11: kind 'pool' is not served by this version",
+        ("kind: triton\n    url: grpc://rack", "kind: oip\n    url: grpc://rack"),
+        "17:11: kind 'oip' is not served by this version",
     ),
     "misspelt kind key": (
         ("kind: triton\n    url: grpc://rack", "knd: triton\n    url: grpc://rack"),
@@ -239,7 +240,7 @@ def test_all_mistakes_are_reported_together_in_the_files_order() -> None:
         ("currency: EUR", "curency: EUR"),
         (RACK, "endpoint: rak\n        weight"),
         ("default: internal", "default: intern"),
-        ("kind: triton\n    url: grpc://rack", "kind: edge\n    url: grpc://rack"),
+        ("kind: triton\n    url: grpc://rack", "kind: oip\n    url: grpc://rack"),
         ("sample_ratio: 0.05", "sample_ratio: [1]"),
         ("store: sqlite", "store: sqlite\nstore: x"),
         ("      latency: 1\n", "      latency: 0\n"),
@@ -269,22 +270,13 @@ def test_an_error_travels_between_processes_whole() -> None:
 
 def test_the_contracts_full_sample_is_refused_key_by_key() -> None:
     text = (DATA / "contract.yaml").read_text(encoding="utf-8")
-    found = problems(text)
+    found = problems(text, kinds=ALL_KINDS)
     assert all(line.endswith("not served by this version") or "updates" in line for line in found)
     names = [line.split(": ", 1)[1].split(" is not served")[0] for line in found]
     assert names == [
         "endpoints.power",
         "endpoints.discover",
-        "kind 'pool'",
-        "endpoints.runtime",
-        "endpoints.resources",
-        "endpoints.replicas",
-        "kind 'edge'",
-        "endpoints.select",
         "endpoints.price.energy_per_kwh",
-        "models.variants.artifact",
-        "models.variants.artifact",
-        "models.variants.batching",
         "policies.weights.energy",
         "policies.hedge",
         "policies.cascade",
@@ -296,7 +288,86 @@ def test_the_contracts_full_sample_is_refused_key_by_key() -> None:
         _, row, col, message = line.split(":", 3)
         at = lines[int(row) - 1][int(col) - 1 :]
         key = message.split(" is not")[0].strip().rpartition(".")[2]
-        assert at.startswith((key, "pool", "edge", "- model: digits")), line
+        assert at.startswith((key, "- model: digits")), line
+
+
+TOKEN = "t" * 32
+
+
+def _peers(*peers: str) -> tuple[str, str]:
+    lines = "".join(f"    - {peer}\n" for peer in peers)
+    return "  limits:", f"  peers:\n{lines}  limits:"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (_peers("{name: gw-b, token: short}"), "7:27: token must be at least 32 characters long"),
+        (_peers(f"{{name: gw-b, token: {TOKEN}}}", f"{{name: gw-b, token: u{TOKEN}}}"),
+         "8:14: another peer is already named 'gw-b': rename one"),
+        (_peers(f"{{name: gw-b, token: {TOKEN}}}", f"{{name: gw-c, token: {TOKEN}}}"),
+         "8:27: another peer already has this token: give each its own"),
+        (_peers(f"{{name: gw-plant-7, token: {TOKEN}}}"),
+         "7:14: 'gw-plant-7' is this gateway's own name: a peer is another gateway"),
+        (_peers("{name: gw-b}"), "7:7: key 'token' is missing from gateway.peers[0]: add it"),
+    ],
+)  # fmt: skip
+def test_peers_are_told_apart(change: tuple[str, str], expected: str) -> None:
+    found = problems(changed(*change))
+    assert found == [f"t.yaml:{expected}"]
+    assert TOKEN not in found[0]
+
+
+def test_a_peers_token_is_shown_by_nobody() -> None:
+    good = parsed(changed(*_peers(f"{{name: gw-b, token: {TOKEN}, site: plant-9}}")))
+    assert good.gateway.peers[0].site == "plant-9"
+    assert TOKEN not in repr(good)
+
+
+def test_no_endpoint_has_the_gateways_own_name() -> None:
+    text = changed("name: gw-plant-7", "name: rack")
+    assert problems(text) == [
+        "t.yaml:16:11: 'rack' is this gateway's own name: an endpoint named so would be taken for a way back"
+        " to it; rename one"
+    ]
+
+
+GROUPED = GOOD.replace("models:\n", "  - {name: cams, kind: edge}\nmodels:\n", 1).replace(
+    "      - endpoint: rack\n        weight: 1\n",
+    "      - {endpoint: cams, artifact: d.tflite, batching: {max_size: 8, delay_ms: 2}}\n"
+    "      - endpoint: rack\n        weight: 1\n",
+)
+"""The good file with a device group at line 24 and its variant at line 31."""
+
+
+def test_a_variant_on_a_group_has_an_artifact() -> None:
+    config = parse_config(GROUPED, "t.yaml", ALL_KINDS, {}, DATA)
+    assert config.models[0].variants[1].batching is not None
+    assert config.endpoints[2].place is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("{endpoint: cams, artifact: d.tflite, batching: {max_size: 8, delay_ms: 2}}", "{endpoint: cams}",
+         "31:9: 'cams' is a device group and runs what it is given: add artifact: FILE"),
+        ("artifact: d.tflite, batching", "batching",
+         "31:9: 'cams' is a device group and runs what it is given: add artifact: FILE\n"
+         "t.yaml:31:36: batching is for a variant with an artifact: an endpoint that has its own models batches"
+         " itself"),
+        ('version: "3", weight', 'version: "3", artifact: a.onnx, weight',
+         "30:69: 'gpu-east' is of kind 'triton' and has its own models: an artifact is for kind pool or edge"),
+        ("max_size: 8", "max_size: 0", "31:67: max_size must be at least 1, not 0"),
+        ("      - endpoint: rack\n        weight: 1\n        quality: 0.9\n",
+         '      - {endpoint: cams, artifact: e.tflite, version: "1"}\n',
+         "32:36: 'cams' already runs another artifact as 'digits' version 1: set another version or model"),
+        ("kind: edge}", "kind: edge, location: {tier: cloud}}",
+         "24:30: unknown key 'location'; known here: hardware, kind, labels, name, price, select"),
+    ],
+)  # fmt: skip
+def test_artifacts_are_for_those_who_run_them(old: str, new: str, expected: str) -> None:
+    assert GROUPED.count(old) == 1
+    assert problems(GROUPED.replace(old, new), kinds=ALL_KINDS) == f"t.yaml:{expected}".splitlines()
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,14 @@ import pytest
 from gateway.core.config import Config, PlacedConfig, Retry
 from gateway.core.config.load import parse_config
 from gateway.core.decision import Decision, EndpointState, Snapshot, VariantKey
-from gateway.core.request import Options
-from gateway.decide import admission, choose, decide
+from gateway.core.fleet import Device
+from gateway.core.place import Origin, Place, Tier
+from gateway.core.request import ANYBODY, Caller, Options
+from gateway.decide import admission, choose, decide, tables
+from gateway.policy.privacy import allowed_set, compile_classes, origin_of
 from gateway.policy.require import EXCLUSIONS, requirements
 from gateway.resilience.budget import RetryBudget
-from gateway.routing import latency, pick, predict
+from gateway.routing import devices, latency, pick, predict
 from gateway.routing.score import SCORERS
 from gateway.routing.scorers import quality
 from tests.unit.decide_config import NOW, Fixed, measured, request_of
@@ -65,7 +68,8 @@ def decided(snapshot: Snapshot, options: Options) -> Decision:
 
 def test_constants() -> None:
     for name, value, _ in table("name"):
-        module = next(m for m in (latency, predict, pick, quality, choose, admission) if hasattr(m, name))
+        modules = (latency, predict, pick, quality, choose, admission, devices, tables)
+        module = next(m for m in modules if hasattr(m, name))
         assert getattr(module, name) == float(value)
 
 
@@ -106,6 +110,69 @@ def test_decisions(snapshot: Snapshot, row: list[str]) -> None:
     assert ", ".join(c.variant.endpoint for c in decision.plan) == plan
     out = [c for c in decision.candidates if c not in decision.plan]
     assert ", ".join(f"{c.variant.endpoint} {c.reasons[0].rule}" for c in out) == excluded
+
+
+GATEWAY = Place(Tier.DEVICE, None, "plant-7", "rack")
+
+
+@pytest.mark.parametrize("row", table("credential"), ids=" ".join)
+def test_origins(row: list[str]) -> None:
+    credential, given, site, device = row
+    caller = ANYBODY
+    if credential.startswith("device "):
+        name, _, of = credential.removeprefix("device ").split()
+        caller = Caller(device=name, origin=Origin(of, name))
+    elif credential.startswith("peer"):
+        of = credential.removeprefix("peer of ")
+        caller = Caller(peer="gw", origin=None if of.startswith("peer") else Origin(of))
+    options = Options(caller=caller)
+    if given != "none":
+        key, value = given.removeprefix("tidegate-").split(": ")
+        options = replace(options, **{key: value})
+    found = origin_of(GATEWAY, options)
+    assert (found.site or "-", found.device or "-") == (site, device)
+
+
+@pytest.mark.parametrize("row", table("classes"), ids=" ".join)
+def test_allowed_sets(row: list[str]) -> None:
+    written, text = row
+    classes = {f"c{i}": f"{{allow: [{rules}]}}" for i, rules in enumerate(written.split(" and "))}
+    example = TEXT.split("```yaml\n")[1].split("```")[0]
+    before, after = example.split("privacy:\n")[0], example[example.index("policies:") :]
+    body = "".join(f"    {name}: {one}\n" for name, one in classes.items())
+    text_of = f"{before}privacy:\n  default: c0\n  classes:\n{body}{after}"
+    compiled = compile_classes(parse_config(text_of, "policy.md", {"triton": Triton}, {}, Path()))
+    found = allowed_set([compiled[name] for name in classes], Origin("plant-7", "cam"))
+    assert found.encode() == text
+
+
+def test_ranges_of_readings() -> None:
+    for reading, good, worst in table("reading"):
+        key = reading.split(",")[0]
+        sign = -1 if key == "heard_at" else 1
+        for bound, factor in ((good, 1.0), (worst, devices.WORST)):
+            known = {"heard_at": 0.0, key: sign * float(bound)}
+            device = Device("d", GATEWAY, True, **known)
+            assert devices.suitability(device, 0.0, 0) == pytest.approx(factor)
+            beyond = {**known, key: known[key] + (known[key] - sign * (float(good) + float(worst)) / 2)}
+            assert devices.suitability(Device("d", GATEWAY, True, **beyond), 0.0, 0) == pytest.approx(factor)
+
+
+def test_scores_of_devices() -> None:
+    def number(text: str) -> float | None:
+        return None if text == "?" else float(text)
+
+    for name, requests, battery, temperature, throttled, score in table("devices"):
+        device = Device(
+            name,
+            GATEWAY,
+            True,
+            inflight=int(requests),
+            battery_percent=number(battery),
+            temperature_c=number(temperature),
+            throttled=None if throttled == "?" else throttled == "yes",
+        )
+        assert devices.suitability(device, 0.0, 0) == pytest.approx(float(score))
 
 
 def test_retry_budget() -> None:

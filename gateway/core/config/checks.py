@@ -25,6 +25,7 @@ def references(data: object) -> Iterator[Finding]:
     root = _mapping(data)
     for section, noun in (("endpoints", "endpoint"), ("models", "model"), ("policies", "policy")):
         yield from _repeated(root, section, noun)
+    yield from _gateways(root)
     endpoints = _names(root, "endpoints")
     classes = _classes(root)
     if classes is not None:
@@ -51,6 +52,7 @@ def sense(data: object) -> Iterator[Finding]:
             yield from _impossible(rule, ("privacy", "classes", name, "allow", index))
     for index, model in _mappings(root.get("models")):
         yield from _equal_variants(model, ("models", index))
+    yield from _artifacts(root)
     yield from _policies(root)
 
 
@@ -134,6 +136,35 @@ def _repeated(root: Plain, section: str, noun: str) -> Iterator[Finding]:
         seen.add(name)
 
 
+def _gateways(root: Plain) -> Iterator[Finding]:
+    """The gateway's own name and its peers' names and tokens: each tells one gateway from all others."""
+    gateway = _mapping(root.get("gateway"))
+    own = gateway.get("name")
+    for index, endpoint in _mappings(root.get("endpoints")):
+        if isinstance(own, str) and endpoint.get("name") == own:
+            yield Finding(
+                ("endpoints", index, "name"),
+                f"{show(own)} is this gateway's own name: an endpoint named so would be taken for a way back"
+                " to it; rename one",
+            )
+    seen: dict[str, set[str]] = {"name": set(), "token": set()}
+    for index, peer in _mappings(gateway.get("peers")):
+        loc: Loc = ("gateway", "peers", index)
+        name, token = peer.get("name"), peer.get("token")
+        if isinstance(name, str):
+            if name == own:
+                yield Finding(
+                    (*loc, "name"), f"{show(name)} is this gateway's own name: a peer is another gateway"
+                )
+            elif name in seen["name"]:
+                yield Finding((*loc, "name"), f"another peer is already named {show(name)}: rename one")
+            seen["name"].add(name)
+        if isinstance(token, str):
+            if token in seen["token"]:
+                yield Finding((*loc, "token"), "another peer already has this token: give each its own")
+            seen["token"].add(token)
+
+
 def _unknown(item: Plain, key: str, loc: Loc, noun: str, known: Sequence[str]) -> Iterator[Finding]:
     name = item.get(key)
     if isinstance(name, str) and name not in known:
@@ -195,6 +226,65 @@ def _equal_variants(model: Plain, loc: Loc) -> Iterator[Finding]:
                 "this variant equals an earlier one: remove it and add up the weights",
             )
         seen.add(key)
+
+
+def _artifacts(root: Plain) -> Iterator[Finding]:
+    """Who runs models itself needs to be told what; whoever does not has its own."""
+    kinds: dict[str, object] = {}
+    for _, endpoint in _mappings(root.get("endpoints")):
+        name = endpoint.get("name")
+        if isinstance(name, str):
+            kinds[name] = endpoint.get("kind")
+    first: dict[tuple[str, str, str], str] = {}
+    for index, model in _mappings(root.get("models")):
+        for number, variant in _mappings(model.get("variants")):
+            loc: Loc = ("models", index, "variants", number)
+            target, artifact = variant.get("endpoint"), variant.get("artifact")
+            if variant.get("batching") is not None and artifact is None:
+                yield Finding((*loc, "batching"), _BATCHING_ALONE)
+            kind = kinds.get(target) if isinstance(target, str) else None
+            if not isinstance(kind, str) or not isinstance(target, str):
+                continue
+            if kind not in RUNS_ARTIFACTS:
+                if artifact is not None:
+                    yield Finding(
+                        (*loc, "artifact"),
+                        f"{show(target)} is of kind {show(kind)} and has its own models: an artifact is for"
+                        " kind pool or edge",
+                    )
+                continue
+            if artifact is None:
+                what = "a device group" if kind == "edge" else "a pool"
+                yield Finding(loc, f"{show(target)} is {what} and runs what it is given: add artifact: FILE")
+            elif isinstance(artifact, str):
+                yield from _other_artifact(first, model, variant, target, artifact, loc)
+
+
+RUNS_ARTIFACTS = frozenset({"pool", "edge"})
+"""Endpoint kinds that run the variants' artifacts."""
+_BATCHING_ALONE = (
+    "batching is for a variant with an artifact: an endpoint that has its own models batches itself"
+)
+
+
+def _other_artifact(
+    first: dict[tuple[str, str, str], str],
+    model: Plain,
+    variant: Plain,
+    endpoint: str,
+    artifact: str,
+    loc: Loc,
+) -> Iterator[Finding]:
+    called = model.get("name") if variant.get("model") is None else variant.get("model")
+    version = variant.get("version") or "1"
+    if not isinstance(called, str) or not isinstance(version, str):
+        return
+    if first.setdefault((endpoint, called, version), artifact) != artifact:
+        yield Finding(
+            (*loc, "artifact"),
+            f"{show(endpoint)} already runs another artifact as {show(called)} version {version}: set another"
+            " version or model",
+        )
 
 
 def _policies(root: Plain) -> Iterator[Finding]:

@@ -136,7 +136,8 @@ def _sentence(error: ErrorDetails, loc: Loc, value: object) -> str | None:
         word, name = _BOUNDS[kind]
         return f"{key} must be {word} {context[name]:g}, not {show(value)}"
     if kind == "string_too_short":
-        return f"{key} must not be empty"
+        least = context["min_length"]
+        return f"{key} must be at least {least} characters long" if least > 1 else f"{key} must not be empty"
     if kind == "string_too_long":
         return f"{key} must be at most {context['max_length']} characters long"
     if kind == "too_short":
