@@ -101,9 +101,7 @@ class Questions:
         return self._tables.wall(model.classes(options), origin, options.allowed)
 
     def _open(self, target: Target, wall: Wall) -> bool:
-        if target.place is not None:
-            return not wall.of(target.place)
-        found = reach(self._state.snapshot, target.key, wall)
+        found = reach(self._state.snapshot, target, wall)
         return not found.refused_by and not found.away
 
     def _asked(self, target: Target, model: Model, options: Options) -> Endpoint:
