@@ -138,11 +138,8 @@ def _cut_off(stage: Stage, caller: Caller, tick: Tick) -> Row:
         tap.mend()
     wait_endpoints(stage.plant.gateway.http, {"gw-cloud"})
     wait_endpoints(stage.cloud.http, {"gw-plant-7"})
-    far = {
-        a["device"]
-        for answer in other.answers
-        for a in decision_record(stage.http, answer.decision)["attempts"]
-    }
+    records = [decision_record(stage.http, answer.decision) for answer in other.answers]
+    far = {record["attempts"][-1].get("device") for record in records}
     ok = (
         not site.failed
         and not other.failed
@@ -264,7 +261,7 @@ def _ask_http(address: str, pixels: np.ndarray, options: dict[str, str]) -> tupl
 def _devices(stage: Stage, tally: Tally) -> set[str]:
     """Which devices gave the answers, from the decision records."""
     records = [decision_record(stage.plant.gateway.http, a.decision) for a in tally.answers if a.decision]
-    return {r["attempts"][-1]["device"] for r in records if r["attempts"]}
+    return {r["attempts"][-1].get("device", r["attempts"][-1]["endpoint"]) for r in records if r["attempts"]}
 
 
 def _names(devices: set[str]) -> str:

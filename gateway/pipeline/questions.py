@@ -101,8 +101,6 @@ class Questions:
         return self._tables.wall(model.classes(options), origin, options.allowed)
 
     def _open(self, target: Target, wall: Wall) -> bool:
-        if target.place is not None:
-            return not wall.of(target.place)
         found = reach(self._state.snapshot, target, wall)
         return not found.refused_by and not found.away
 
