@@ -1,0 +1,121 @@
+"""The state file and the artifacts of a device. Whatever is written is whole or absent after a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import logging
+import os
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from edge_agent.update.decide import Plan, State, Target
+
+_log = logging.getLogger("tidegate.agent")
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+_FORMAT = 1
+
+
+class Disk:
+    """A folder of its own: `state.json`, and `blobs/` with an artifact under each digest's hex digits;
+    `.part` is one that is being fetched."""
+
+    def __init__(self, folder: Path) -> None:
+        self._state = folder / "state.json"
+        self._blobs = folder / "blobs"
+
+    def load(self) -> State:
+        """What was saved last; nothing when it cannot be read, which is logged and set aside."""
+        self._blobs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            document = json.loads(self._state.read_bytes())
+            if document["format"] != _FORMAT:
+                raise ValueError("another format")
+            found = [(_target(m["desired"]), m["active"] and _target(m["active"])) for m in document["models"]]
+            return State({wanted.model: Plan(wanted, active) for wanted, active in found})
+        except FileNotFoundError:
+            return State()
+        except (ValueError, KeyError, TypeError, AttributeError):
+            _log.warning("what served last cannot be read; the device waits for its hub")
+            with contextlib.suppress(OSError):
+                self._state.replace(self._state.with_suffix(".unreadable"))
+            return State()
+
+    def save(self, state: State) -> None:
+        """Raises OSError; what was saved before is then still there."""
+        models = [
+            {"desired": asdict(plan.desired), "active": plan.active and asdict(plan.active)}
+            for plan in state.plans.values()
+        ]
+        write_whole(self._state, json.dumps({"format": _FORMAT, "models": models}).encode())
+
+    def blob(self, digest: str) -> Path:
+        """Where the artifact of a digest lies or will lie. Raises ValueError for what is no digest."""
+        found = _DIGEST.fullmatch(digest)
+        if found is None:
+            raise ValueError("not a SHA-256 digest")
+        return self._blobs / found[1]
+
+    def part(self, digest: str) -> Path:
+        return self.blob(digest).with_suffix(".part")
+
+    def holds(self, digest: str, size: int) -> bool:
+        """Whether the artifact is there, of that size and digest; one that is not is removed. Reads it."""
+        path = self.blob(digest)
+        try:
+            if path.stat().st_size == size and sha256_of(path) == digest:
+                return True
+        except FileNotFoundError:
+            return False
+        path.unlink(missing_ok=True)
+        return False
+
+    def sweep(self, keep: frozenset[str]) -> None:
+        """Remove every artifact, whole or part, but those of these digests."""
+        names = {found[1] for digest in keep if (found := _DIGEST.fullmatch(digest))}
+        for path in list(self._blobs.iterdir()):
+            if path.stem not in names:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace a file by one that is whole. Raises OSError, leaving the old one."""
+    beside = path.with_suffix(".tmp")
+    try:
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        settle(beside, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
+
+
+def settle(beside: Path, path: Path) -> None:
+    """Give a file that is written and synced its name, for good."""
+    beside.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def is_full(fault: OSError) -> bool:
+    return fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _target(found: Any) -> Target:
+    return Target(**found)
