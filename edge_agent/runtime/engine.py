@@ -225,7 +225,9 @@ class Engine:
         signatures = interpreter._get_full_signature_list()
         for key in sorted(signatures, key=lambda k: (k != _DEFAULT_SIGNATURE, k)):
             named = signatures[key]
-            if set(named["inputs"].values()) == set(inputs) and set(named["outputs"].values()) <= set(outputs):
+            if set(named["inputs"].values()) == set(inputs) and set(named["outputs"].values()) <= set(
+                outputs
+            ):
                 return _tensors(named["inputs"], inputs), _tensors(named["outputs"], outputs)
         return _tensors(_plain_names(inputs), inputs), _tensors(_plain_names(outputs), outputs)
 

@@ -62,7 +62,9 @@ def decode(text: bytes, payload: bytes) -> tuple[Header, dict[str, Array]]:
         tensors: dict[str, Array] = {}
         at = 0
         for name, kind, shape, size in described:
-            tensors[name] = _array(kind, tuple(shape), payload[at : at + size] if len(described) > 1 else payload)
+            tensors[name] = _array(
+                kind, tuple(shape), payload[at : at + size] if len(described) > 1 else payload
+            )
             at += size
         if at != len(payload):
             raise ValueError(at)

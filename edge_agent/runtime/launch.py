@@ -39,9 +39,7 @@ class Launched:
     skipped: tuple[str, ...]
 
 
-async def launch(
-    artifact: Artifact, settings: RuntimeSettings, chain: Sequence[DelegateSpec]
-) -> Launched:
+async def launch(artifact: Artifact, settings: RuntimeSettings, chain: Sequence[DelegateSpec]) -> Launched:
     """Start a worker, check, load and try the artifact in it. Raises TrialFailed.
 
     A delegate that ends its process is left out, and the rest of the chain tried in a new one.

@@ -181,9 +181,7 @@ class _Reader:
             )
         return name
 
-    def _graph(
-        self, graph: Any, buffers: list[int], names: list[str], graphs: int
-    ) -> tuple[int, list[int]]:
+    def _graph(self, graph: Any, buffers: list[int], names: list[str], graphs: int) -> tuple[int, list[int]]:
         """Tensors of a subgraph, and the subgraphs that its nodes run."""
         self._string(graph, 12)
         constant: list[bool] = []
@@ -228,7 +226,9 @@ class _Reader:
         if any(dim < 0 for dim in shape) or any(dim < -1 for dim in signature):
             _bad(f"tensor {name!r} has a negative dimension")
         if signature and len(signature) != len(shape):
-            _bad(f"tensor {name!r} has a shape of {len(shape)} dimensions and a signature of {len(signature)}")
+            _bad(
+                f"tensor {name!r} has a shape of {len(shape)} dimensions and a signature of {len(signature)}"
+            )
         takes = -(-math.prod(shape) * _BITS.get(kind, 0) // 8)
         if takes > MAX_TENSOR_BYTES:
             _bad(f"tensor {name!r} takes {takes} bytes, more than the runtime can address")

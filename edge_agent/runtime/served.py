@@ -82,7 +82,9 @@ class ServedModel:
     def degraded(self) -> str:
         """Why a better delegate does not run it, in one sentence; "" when none was wanted in vain."""
         faults = "; ".join(part for part in (*self._skipped, self._loaded.degraded) if part)
-        return f"Model {shown(self.artifact.model)} runs on {self._loaded.delegate}: {faults}." if faults else ""
+        return (
+            f"Model {shown(self.artifact.model)} runs on {self._loaded.delegate}: {faults}." if faults else ""
+        )
 
     @property
     def inflight(self) -> int:

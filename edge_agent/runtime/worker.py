@@ -62,9 +62,7 @@ class _Worker:
             facts = read_model(
                 Path(header["path"]).read_bytes(), any_custom=any(s.kind == "external" for s in chain)
             )
-            engine = Engine(
-                header["path"], chain, header["threads"], stateful=facts.stateful, say=self._say
-            )
+            engine = Engine(header["path"], chain, header["threads"], stateful=facts.stateful, say=self._say)
             self._say(f"trying it with {engine.delegate}")
             if header["golden"]:
                 cases, tolerance = read_golden(Path(header["golden"]))
@@ -77,7 +75,11 @@ class _Worker:
         except EngineFailed as fault:
             return self._refuse(f"no delegate runs the model: {fault}")
         except RunFailed:
-            return self._refuse("the model fails on its own golden vectors" if header["golden"] else "the model fails on zeros")
+            return self._refuse(
+                "the model fails on its own golden vectors"
+                if header["golden"]
+                else "the model fails on zeros"
+            )
         except MemoryError:
             return self._refuse("the model needs more memory than a worker may take")
         except OSError:

@@ -324,9 +324,7 @@ def _onwards(plan: Plan) -> tuple[Plan, tuple[Command, ...]]:
     return replace(plan, phase=Phase.FETCHING), (Fetch(plan.desired),)
 
 
-def _fetch_failed(
-    state: State, plan: Plan, target: Target, reason: str, again: bool, no_hub: bool
-) -> Step:
+def _fetch_failed(state: State, plan: Plan, target: Target, reason: str, again: bool, no_hub: bool) -> Step:
     if no_hub:
         return _with(state, replace(plan, waiting=True, reason=plan.reason or reason)), ()
     if not again:

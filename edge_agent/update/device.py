@@ -242,9 +242,7 @@ class DeviceModels:
                 if digest:
                     await self._bring_one(digest, size)
         except _NoHub:
-            self._happened(
-                decide.FetchFailed(target, "It waits for the hub to fetch it from.", no_hub=True)
-            )
+            self._happened(decide.FetchFailed(target, "It waits for the hub to fetch it from.", no_hub=True))
         except FetchBroken as fault:
             self._happened(decide.FetchFailed(target, str(fault), again=fault.again))
         else:

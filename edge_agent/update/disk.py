@@ -35,7 +35,9 @@ class Disk:
             document = json.loads(self._state.read_bytes())
             if document["format"] != _FORMAT:
                 raise ValueError("another format")
-            found = [(_target(m["desired"]), m["active"] and _target(m["active"])) for m in document["models"]]
+            found = [
+                (_target(m["desired"]), m["active"] and _target(m["active"])) for m in document["models"]
+            ]
             return State({wanted.model: Plan(wanted, active) for wanted, active in found})
         except FileNotFoundError:
             return State()

@@ -30,11 +30,15 @@ async def fetch_blob(disk: Disk, digest: str, size: int, limit: int, fetch: Fetc
     stays for the next time, unless it proved wrong or filled the disk.
     """
     if size > limit:
-        raise FetchBroken(f"The artifact has {size} bytes, and this device takes at most {limit}.", again=False)
+        raise FetchBroken(
+            f"The artifact has {size} bytes, and this device takes at most {limit}.", again=False
+        )
     try:
         path, part = disk.blob(digest), disk.part(digest)
     except ValueError:
-        raise FetchBroken("The artifact's digest is not of the form sha256:<64 hex digits>.", again=False) from None
+        raise FetchBroken(
+            "The artifact's digest is not of the form sha256:<64 hex digits>.", again=False
+        ) from None
     if await asyncio.to_thread(disk.holds, digest, size):
         return
     try:

@@ -73,7 +73,6 @@ class DigitsModel:
         checker.check_model(model, full_check=True)
         return model.SerializeToString()
 
-
     def tflite(self) -> bytes:
         """The same function as a FP32 .tflite with a free first dimension and named inputs and outputs."""
         from ai_edge_litert import schema_py_generated as schema

@@ -53,7 +53,12 @@ class Graph:
         return index
 
     def node(
-        self, operator: str, inputs: Sequence[int], outputs: Sequence[int], options: Any = None, version: int = 1
+        self,
+        operator: str,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        options: Any = None,
+        version: int = 1,
     ) -> None:
         """`operator` is its name in the schema; `options` one of the schema's option objects."""
         from ai_edge_litert import schema_py_generated as schema
