@@ -10,6 +10,7 @@ from gateway.core.errors import Refusal
 from gateway.core.ports import InferCodec
 from gateway.frontends.codec_pool import CodecPool
 from oip import codec
+from oip.http_request import joined_headers
 from oip.reasons import Reason
 
 _JSON = (("content-type", "application/json"),)
@@ -105,10 +106,7 @@ class HttpInferCodec:
         self._max_tensor_bytes = max_tensor_bytes
         self._model = call.model or ""
         self._version = call.version or ""
-        self._headers: dict[str, str] = {}
-        for key, value in call.metadata:
-            text = value if isinstance(value, str) else value.decode("latin-1")
-            self._headers[key] = f"{self._headers[key]},{text}" if key in self._headers else text
+        self._headers = joined_headers(call.metadata)
         self._context: codec.HttpInferContext | None = None
 
     async def decode(self, body: bytes) -> bytes:

@@ -21,8 +21,8 @@ from gateway.core.errors import Refusal
 from gateway.core.held import BodyShare
 from gateway.frontends.grpc_health import HEALTH_SERVICE, OIP_SERVICE, Health
 from gateway.frontends.handlers import Handlers
-from gateway.frontends.wiretext import header_value, status_message
 from oip.reasons import Reason
+from oip.wiretext import header_value, status_message
 
 MESSAGE_TIMEOUT_S = 60.0
 _PREFIX = f"/{OIP_SERVICE}/"

@@ -16,10 +16,10 @@ from gateway.core.errors import Refusal, TidegateError
 from gateway.frontends.handlers import Handlers, unexpected
 from gateway.frontends.http_body import HttpBody, Receive, next_part
 from gateway.frontends.http_protocol import ARRIVAL, LINGER_S, Arrival
-from gateway.frontends.http_routes import find_route
-from gateway.frontends.wiretext import header_value
-from oip.errors import error_body
+from oip.errors import OipError, http_error
+from oip.http_routes import find_route
 from oip.reasons import Reason
+from oip.wiretext import header_value
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -78,6 +78,8 @@ class HttpApp:
             reply = await self._reply(scope, headers, arrival, receive)
         except TidegateError as error:
             reply = Reply(error=error)
+        except OipError as error:
+            reply = Reply(error=Refusal(error.reason, error.message))
         if reply is not None:
             await self._send(send, receive, arrival, reply)
 
@@ -135,13 +137,8 @@ class HttpApp:
         body = reply.body
         headers = list(reply.metadata)
         if reply.error is not None:
-            status = reply.error.status.http
-            body = error_body(reply.error.message)
-            headers.append(("content-type", "application/json"))
-            if status == 503:
-                headers.append(("retry-after", "1"))
-            if reply.error.reason is Reason.UNSUPPORTED_CODING:
-                headers.append(("accept-encoding", "identity"))
+            status, error_headers, body = http_error(reply.error)
+            headers += error_headers
         headers.append(("content-length", str(len(body))))
         unread = not arrival.complete
         if unread or self._draining:

@@ -3,7 +3,8 @@
 `decode_infer` and `encode_infer` are one HTTP inference there and back. The rest answers what is not
 an inference: metadata, configuration and statistics as JSON in the form of Triton's own HTTP
 server (snake_case, every number a number, enums by name, zeros and empty lists shown), and the
-serialized gRPC messages that frontends answer with, so that they need no stubs.
+serialized gRPC messages that frontends answer with, so that they need no stubs. `signature_of` reads a
+model's signature out of its metadata and configuration; `metadata_of` and `config_of` write it there.
 
 Whatever is wrong with an endpoint's bytes is ENDPOINT_FAILED, never the caller's fault.
 """
@@ -22,10 +23,13 @@ from google.protobuf.message import DecodeError, Message
 from tritonclient.grpc import service_pb2
 
 from oip import tensors
+from oip.counters import NEVER, Counters, Duration
 from oip.errors import OipError
 from oip.http_request import HEADER_LENGTH, Parameter, json_length, parse_infer
 from oip.names import shown
 from oip.reasons import Reason
+from oip.scan import varint_bytes
+from oip.signature import Signature, TensorSpec
 
 # The generated module makes its classes at run time, so a type checker cannot see them.
 _pb: Any = service_pb2
@@ -98,7 +102,7 @@ def decode_infer(
     `model` and `version` ("" for none) come from the URL, decoded. `headers`, `body` and `max_bytes`
     are those of `http_request.parse_infer`, which also says what is refused. Raises OipError.
     """
-    asked = parse_infer(headers, body, max_bytes)
+    asked = parse_infer(headers, body, max_bytes, model)
     try:
         request = _pb.ModelInferRequest(model_name=model, model_version=version, id=asked.id)
     except UnicodeEncodeError:
@@ -114,7 +118,7 @@ def decode_infer(
     # Written by hand, the tensors are copied once and not three times.
     parts: list[bytes | memoryview] = [request.SerializeToString()]
     for given in asked.inputs:
-        parts += (_RAW_INPUT_TAG, _varint(len(given.raw)), given.raw)
+        parts += (_RAW_INPUT_TAG, varint_bytes(len(given.raw)), given.raw)
     return b"".join(parts), HttpInferContext(asked.id, default, outputs)
 
 
@@ -197,6 +201,89 @@ def rename_config(response: bytes, name: str) -> bytes:
     return message.SerializeToString()
 
 
+def signature_of(metadata: bytes, config: bytes | None) -> Signature:
+    """What requests can be held against, from a serialized ModelMetadataResponse and, where the endpoint has
+    one, ModelConfigResponse. Raises OipError.
+
+    What they do not settle stays unknown: without a configuration any input may be optional, and a shape
+    without dimensions says nothing; nor does one of an input that is a shape tensor, may be ragged, or has
+    a format of its own.
+    """
+    described = _parse("ModelMetadataResponse", metadata)
+    inputs: dict[str, Any] = {}
+    max_batch = 0
+    if config is not None:
+        configured = _parse("ModelConfigResponse", config).config
+        inputs = {entry.name: entry for entry in configured.input}
+        max_batch = max(0, configured.max_batch_size)
+    return Signature(
+        tuple(_spec(entry, inputs.get(entry.name), config is None) for entry in described.inputs),
+        tuple(_spec(entry, None, config is None) for entry in described.outputs),
+        max_batch,
+    )
+
+
+def metadata_of(name: str, version: str, platform: str, signature: Signature) -> bytes:
+    """A serialized ModelMetadataResponse; shapes are the signature's, the batch's dimension included."""
+    message = _pb.ModelMetadataResponse(name=name, versions=[version] if version else [], platform=platform)
+    for specs, entries in ((signature.inputs, message.inputs), (signature.outputs, message.outputs)):
+        for spec in specs:
+            entries.add(name=spec.name, datatype=spec.datatype, shape=spec.shape)
+    return message.SerializeToString()
+
+
+def config_of(name: str, platform: str, signature: Signature, batch_delay_us: int | None = None) -> bytes:
+    """A serialized ModelConfigResponse; `dims` are without the batch's dimension where there is one.
+
+    `batch_delay_us`: how long a request may wait for others to share its run, None where none are put
+    together.
+    """
+    message = _pb.ModelConfigResponse()
+    config = message.config
+    config.name, config.backend, config.max_batch_size = name, platform, signature.max_batch
+    for specs, entries in ((signature.inputs, config.input), (signature.outputs, config.output)):
+        for spec in specs:
+            entry = entries.add(name=spec.name, dims=spec.shape[1 if signature.max_batch else 0 :])
+            kind = "STRING" if spec.datatype == "BYTES" else spec.datatype
+            entry.data_type = (
+                entry.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_name[f"TYPE_{kind}"].number
+            )
+            if spec.optional:
+                entry.optional = True
+    if batch_delay_us is not None:
+        config.dynamic_batching.max_queue_delay_microseconds = batch_delay_us
+    return message.SerializeToString()
+
+
+def statistics_of(name: str, version: str, counters: Counters) -> bytes:
+    """A serialized ModelStatisticsResponse of one model version."""
+    message = _pb.ModelStatisticsResponse()
+    model = message.model_stats.add(
+        name=name,
+        version=version,
+        last_inference=counters.last_inference_ms,
+        inference_count=counters.inferences,
+        execution_count=counters.executions,
+    )
+    stats = model.inference_stats
+    for target, duration in (
+        (stats.success, counters.success),
+        (stats.fail, counters.fail),
+        (stats.queue, counters.queue),
+        (stats.compute_infer, counters.compute),
+        (stats.compute_input, Duration(counters.compute.times)),
+        (stats.compute_output, Duration(counters.compute.times)),
+        (stats.cache_hit, NEVER),
+        (stats.cache_miss, NEVER),
+    ):
+        target.count, target.ns = duration.times, duration.ns
+    for size, duration in counters.batches:
+        batch = model.batch_stats.add(batch_size=size)
+        batch.compute_infer.count, batch.compute_infer.ns = duration.times, duration.ns
+        batch.compute_input.count = batch.compute_output.count = duration.times
+    return message.SerializeToString()
+
+
 def server_metadata(name: str, version: str, extensions: Sequence[str]) -> bytes:
     """A serialized ServerMetadataResponse."""
     return _pb.ServerMetadataResponse(name=name, version=version, extensions=extensions).SerializeToString()
@@ -231,13 +318,17 @@ def named_model(request: bytes) -> tuple[str, str]:
     return message.name, message.version
 
 
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
+def _spec(entry: Any, configured: Any, unsettled: bool) -> TensorSpec:
+    """A tensor of a ModelMetadataResponse with its input in the configuration, None where it has none."""
+    optional = unsettled
+    any_shape = unsettled and not entry.shape
+    if configured is not None:
+        optional = configured.optional
+        any_shape = (
+            configured.is_shape_tensor or configured.allow_ragged_batch or configured.is_non_linear_format_io
+        )
+    shape = tuple(dim if dim >= 0 else -1 for dim in entry.shape)
+    return TensorSpec(entry.name, entry.datatype, shape, optional, any_shape)
 
 
 def _failed(fault: str) -> OipError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import NamedTuple
 
 from oip.reasons import STATUS, Reason, Status
 
@@ -36,6 +37,24 @@ def error_body(message: str) -> bytes:
     if len(body) > MAX_ERROR_BODY_BYTES:
         body = _error(shortened(message, MAX_ERROR_BODY_BYTES - len(_error("")), _json_size))
     return body
+
+
+class HttpError(NamedTuple):
+    """An error as an HTTP answer: status code, headers with lower-case names, body."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+def http_error(error: OipError) -> HttpError:
+    """What an error looks like over HTTP, on every route."""
+    headers = [("content-type", "application/json")]
+    if error.status.http == 503:
+        headers.append(("retry-after", "1"))
+    if error.reason is Reason.UNSUPPORTED_CODING:
+        headers.append(("accept-encoding", "identity"))
+    return HttpError(error.status.http, tuple(headers), error_body(error.message))
 
 
 def shortened(text: str, most: int, size: Callable[[str], int]) -> str:

@@ -14,15 +14,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn, cast
 
-from oip import tensors
+from oip import tensors, wording
 from oip.errors import OipError
 from oip.names import refuse_option, refuse_tensor_key, shown
 from oip.reasons import Reason
 from oip.strict_json import loads
+from oip.validate import check_framing
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
@@ -70,12 +71,14 @@ class HttpInfer:
     outputs: tuple[HttpOutput, ...]
 
 
-def parse_infer(headers: Mapping[str, str], body: bytes, max_bytes: int | None = None) -> HttpInfer:
+def parse_infer(
+    headers: Mapping[str, str], body: bytes, max_bytes: int | None = None, model: str = ""
+) -> HttpInfer:
     """Parse one request.
 
     `headers` has lower-case names; of a header that came more than once, the values joined by
     commas. `body` has its content coding undone. The inputs' raw data is at most `max_bytes` together,
-    None for any size. Raises OipError: MALFORMED naming the member at fault, BAD_OPTION, NOT_SERVED,
+    None for any size. Messages call the model `model`. Raises OipError: MALFORMED naming the member at fault, BAD_OPTION, NOT_SERVED,
     TOO_LARGE.
     """
     document, tail = _split(headers, body)
@@ -85,9 +88,18 @@ def parse_infer(headers: Mapping[str, str], body: bytes, max_bytes: int | None =
     members = _parameters_of(document, "The request")
     binary_output = _take_flag(members, "binary_data_output", "The request")
     parameters = tuple(_request_parameter(key, value) for key, value in members.items())
-    inputs = _inputs(document, tail, max_bytes)
+    inputs = _inputs(document, tail, max_bytes, model)
     outputs = tuple(_output(entry, where) for entry, where in _named(document, "outputs", "Output"))
     return HttpInfer(request_id or "", bool(binary_output), parameters, inputs, outputs)
+
+
+def joined_headers(headers: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
+    """Headers as `parse_infer` takes them, from pairs of lower-case name and value as they arrived."""
+    joined: dict[str, str] = {}
+    for key, value in headers:
+        text = value if isinstance(value, str) else value.decode("latin-1")
+        joined[key] = f"{joined[key]},{text}" if key in joined else text
+    return joined
 
 
 def json_length(headers: Mapping[str, str], length: int) -> int:
@@ -152,12 +164,14 @@ def _named(document: _Object, member: str, what: str) -> Iterator[tuple[_Object,
         if not isinstance(name, str) or not name:
             _refuse("The request", f"needs a non-empty string as the name of {member}[{at}]")
         if name in seen:
-            _refuse("The request", f"names {what.lower()} {shown(name)} twice")
+            raise wording.duplicate_input(name) if what == "Input" else wording.duplicate_output(name)
         seen.add(name)
         yield cast("_Object", entry), f"{what} {shown(name)}"
 
 
-def _inputs(document: _Object, tail: memoryview | None, max_bytes: int | None) -> tuple[HttpInput, ...]:
+def _inputs(
+    document: _Object, tail: memoryview | None, max_bytes: int | None, model: str
+) -> tuple[HttpInput, ...]:
     if document.get("inputs") is None:
         _refuse("The request", "has no inputs")
     inputs: list[HttpInput] = []
@@ -179,7 +193,7 @@ def _inputs(document: _Object, tail: memoryview | None, max_bytes: int | None) -
         else:
             if data is not None:
                 _refuse(where, "has both data and the parameter binary_data_size")
-            raw = _binary_data(datatype, shape, size, tail, at, where)
+            raw = _binary_data(cast(str, entry["name"]), model, datatype, shape, size, tail, at)
             at += len(raw)
         total += len(raw)
         _limit(total, max_bytes)
@@ -199,24 +213,29 @@ def _limit(size: int, max_bytes: int | None) -> None:
 
 
 def _binary_data(
-    datatype: str, shape: tuple[int, ...], size: object, tail: memoryview | None, at: int, where: str
+    name: str,
+    model: str,
+    datatype: str,
+    shape: tuple[int, ...],
+    size: object,
+    tail: memoryview | None,
+    at: int,
 ) -> memoryview:
     """The next `size` bytes of the binary data, checked against datatype and shape."""
-    if type(size) is not int or size < 0:
-        _refuse(where, "needs an integer of 0 or more as its binary_data_size")
+    where = tensors.input_at(name)
+    if type(size) is not int or size not in _UINT64:
+        _refuse(where, "needs an integer from 0 to 2**64-1 as its binary_data_size")
     if tail is None:
         _refuse(where, f"has binary_data_size, but the request has no header {HEADER_LENGTH}")
+    count = math.prod(shape)
     element = tensors.SIZES[datatype]
-    if element is not None and size != (expected := math.prod(shape) * element):
-        _refuse(
-            where,
-            f"has binary_data_size {_number(size)}, "
-            f"but {tensors.described(datatype, shape)} takes {expected} bytes",
-        )
+    if element is not None and size != count * element:
+        raise wording.other_size(name, model, count * element, size)
     if size > len(tail) - at:
-        _refuse(where, f"has binary_data_size {_number(size)}, but {len(tail) - at} bytes of data are left")
+        _refuse(where, f"has binary_data_size {size}, but {len(tail) - at} bytes of data are left")
     raw = tail[at : at + size]
-    tensors.check_raw(datatype, shape, raw, where)
+    if element is None:
+        check_framing(name, model, raw, count)
     return raw
 
 
@@ -231,9 +250,7 @@ def _output(entry: _Object, where: str) -> HttpOutput:
     for key in members:
         refuse_tensor_key(key)
     if "classification" in members:
-        raise OipError(
-            Reason.NOT_SERVED, f"{where} asks for classification, which is not served: ask for the tensor."
-        )
+        raise wording.classification(where)
     parameters = tuple(_parameter(key, value, where) for key, value in members.items())
     return HttpOutput(cast(str, entry["name"]), binary, parameters)
 

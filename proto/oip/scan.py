@@ -35,8 +35,8 @@ MAX_FIELDS = 16_384
 Span = tuple[int, int]
 """Where a field lies in the message: first byte of its tag, first byte after its value."""
 
-_VARINT, _FIXED64, _LEN, _FIXED32 = 0, 1, 2, 5
-_FIXED_SIZE = {_FIXED64: 8, _FIXED32: 4}
+VARINT, FIXED64, LEN, FIXED32 = 0, 1, 2, 5
+_FIXED_SIZE = {FIXED64: 8, FIXED32: 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ _OUTPUT = _Tensor("a requested output", frozenset({1}), parameters=2, shape=0, l
 _SINGULAR = {1: "model_name", 2: "model_version", 3: "id"}
 
 
-class _Broken(Exception):
+class Broken(Exception):
     """The bytes are not a message of the kind; the text says what is wrong with them."""
 
 
@@ -97,11 +97,11 @@ def scan_request(body: bytes) -> RequestView:
     budget = [MAX_FIELDS]
     inputs = raws = 0
     try:
-        for number, wire, start, low, high in _fields(body, 0, len(body), budget):
+        for number, wire, start, low, high in fields(body, 0, len(body), budget):
             if number > 7:
                 continue
-            if wire != _LEN:
-                raise _Broken(f"field {number} has wire type {wire}")
+            if wire != LEN:
+                raise Broken(f"field {number} has wire type {wire}")
             if number == 7:
                 raws += 1
             elif number == 5:
@@ -112,10 +112,10 @@ def scan_request(body: bytes) -> RequestView:
             elif number == 4:
                 keys.append(_entry_key(body, low, high, budget))
             else:
-                _take_singular(found, number, body, start, low, high)
-        _refuse_duplicates(keys)
-    except _Broken as fault:
-        _refuse(Reason.MALFORMED, "The ModelInferRequest", fault)
+                take_singular(found, number, body, start, low, high)
+        refuse_duplicates(keys)
+    except Broken as fault:
+        refuse_broken(Reason.MALFORMED, "The ModelInferRequest", fault)
     for key in keys:
         refuse_option(key)
     name_span, name = found.get(1, (None, ""))
@@ -137,15 +137,15 @@ def scan_response(body: bytes) -> ResponseView:
     """
     found: dict[int, tuple[Span, str]] = {}
     try:
-        for number, wire, start, low, high in _fields(body, 0, len(body), [MAX_FIELDS]):
+        for number, wire, start, low, high in fields(body, 0, len(body), [MAX_FIELDS]):
             if number > 6:
                 continue
-            if wire != _LEN:
-                raise _Broken(f"field {number} has wire type {wire}")
+            if wire != LEN:
+                raise Broken(f"field {number} has wire type {wire}")
             if number <= 3:
-                _take_singular(found, number, body, start, low, high)
-    except _Broken as fault:
-        _refuse(Reason.ENDPOINT_FAILED, "The endpoint's ModelInferResponse", fault)
+                take_singular(found, number, body, start, low, high)
+    except Broken as fault:
+        refuse_broken(Reason.ENDPOINT_FAILED, "The endpoint's ModelInferResponse", fault)
     name_span, name = found.get(1, (None, ""))
     version_span, version = found.get(2, (None, ""))
     return ResponseView(name, version, found[3][1] if 3 in found else "", name_span, version_span)
@@ -166,9 +166,9 @@ def splice(
     after_name = view.name_span[1] if view.name_span else 0
     edits: list[tuple[Span, bytes]] = []
     if model_name is not None and model_name != view.model_name:
-        edits.append((view.name_span or (0, 0), _string_field(1, model_name)))
+        edits.append((view.name_span or (0, 0), string_field(1, model_name)))
     if model_version is not None and model_version != view.model_version:
-        edits.append((view.version_span or (after_name, after_name), _string_field(2, model_version)))
+        edits.append((view.version_span or (after_name, after_name), string_field(2, model_version)))
     if not edits:
         return body
     edits.sort(key=lambda edit: edit[0][0])
@@ -182,42 +182,42 @@ def splice(
     return b"".join(parts)
 
 
-def _refuse(reason: Reason, what: str, fault: _Broken) -> NoReturn:
+def refuse_broken(reason: Reason, what: str, fault: Broken) -> NoReturn:
     raise OipError(reason, f"{what} is not well-formed protobuf: {fault}.") from None
 
 
-def _refuse_duplicates(keys: list[str]) -> None:
+def refuse_duplicates(keys: list[str]) -> None:
     seen: set[str] = set()
     for key in keys:
         if key in seen:
-            raise _Broken(f"parameter {shown(key)} occurs twice")
+            raise Broken(f"parameter {shown(key)} occurs twice")
         seen.add(key)
 
 
-def _take_singular(
+def take_singular(
     found: dict[int, tuple[Span, str]], number: int, body: bytes, start: int, low: int, high: int
 ) -> None:
     if number in found:
-        raise _Broken(f"{_SINGULAR[number]} occurs twice")
-    found[number] = ((start, high), _text(body, low, high, _SINGULAR[number]))
+        raise Broken(f"{_SINGULAR[number]} occurs twice")
+    found[number] = ((start, high), text(body, low, high, _SINGULAR[number]))
 
 
 def _scan_tensor(body: bytes, low: int, high: int, budget: list[int], kind: _Tensor) -> None:
     seen: set[int] = set()
     keys: list[str] = []
-    for number, wire, _, inner_low, inner_high in _fields(body, low, high, budget):
+    for number, wire, _, inner_low, inner_high in fields(body, low, high, budget):
         if number > kind.last:
             continue
-        if wire != _LEN and not (wire == _VARINT and number == kind.shape):
-            raise _Broken(f"field {number} of {kind.what} has wire type {wire}")
+        if wire != LEN and not (wire == VARINT and number == kind.shape):
+            raise Broken(f"field {number} of {kind.what} has wire type {wire}")
         if number == kind.parameters:
             keys.append(_entry_key(body, inner_low, inner_high, budget))
         elif number in kind.singular:
             if number in seen:
-                raise _Broken(f"field {number} of {kind.what} occurs twice")
+                raise Broken(f"field {number} of {kind.what} occurs twice")
             seen.add(number)
     if keys:
-        _refuse_duplicates(keys)
+        refuse_duplicates(keys)
         for key in keys:
             refuse_tensor_key(key)
 
@@ -226,95 +226,100 @@ def _entry_key(body: bytes, low: int, high: int, budget: list[int]) -> str:
     """The key of one entry of a parameters map; "" when the entry has none, as in protobuf."""
     key = ""
     seen: set[int] = set()
-    for number, wire, _, inner_low, inner_high in _fields(body, low, high, budget):
-        if number > 2 or wire != _LEN:
-            raise _Broken(f"a parameter has a field {number} of wire type {wire}")
+    for number, wire, _, inner_low, inner_high in fields(body, low, high, budget):
+        if number > 2 or wire != LEN:
+            raise Broken(f"a parameter has a field {number} of wire type {wire}")
         if number in seen:
-            raise _Broken(f"the {'key' if number == 1 else 'value'} of a parameter occurs twice")
+            raise Broken(f"the {'key' if number == 1 else 'value'} of a parameter occurs twice")
         seen.add(number)
         if number == 1:
-            key = _text(body, inner_low, inner_high, "a parameter's key")
+            key = text(body, inner_low, inner_high, "a parameter's key")
     return key
 
 
-def _text(body: bytes, low: int, high: int, what: str) -> str:
+def text(body: bytes, low: int, high: int, what: str) -> str:
     try:
         return body[low:high].decode("utf-8")
     except UnicodeDecodeError:
-        raise _Broken(f"{what} is not UTF-8") from None
+        raise Broken(f"{what} is not UTF-8") from None
 
 
-def _string_field(number: int, value: str) -> bytes:
+def string_field(number: int, value: str) -> bytes:
+    """A field of at most 15 with a string, as protobuf writes it: b"" for ""."""
     if not value:
         return b""
     data = value.encode("utf-8")
-    length = len(data)
-    head = bytearray((number << 3 | _LEN,))
-    while length > 0x7F:
-        head.append(length & 0x7F | 0x80)
-        length >>= 7
-    head.append(length)
-    return bytes(head) + data
+    return bytes((number << 3 | LEN,)) + varint_bytes(len(data)) + data
 
 
-def _fields(body: bytes, at: int, end: int, budget: list[int]) -> Iterator[tuple[int, int, int, int, int]]:
+def varint_bytes(value: int) -> bytes:
+    """A number of 0 or more as a varint."""
+    written = bytearray()
+    while value > 0x7F:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
+
+
+def fields(body: bytes, at: int, end: int, budget: list[int]) -> Iterator[tuple[int, int, int, int, int]]:
     """Every field between `at` and `end`: number, wire type, start of its tag, value's start and end."""
     left = budget[0]
     while at < end:
         left -= 1
         if left < 0:
-            raise _Broken(f"it has more than {MAX_FIELDS} fields")
+            raise Broken(f"it has more than {MAX_FIELDS} fields")
         budget[0] = left
         start = at
         tag = body[at]
         at += 1
         if tag > 0x7F:
-            tag, at = _long_varint(body, start, end, 0xFFFFFFFF, "a tag")
+            tag, at = length_varint(body, start, end, 0xFFFFFFFF, "a tag")
             if not body[at - 1]:
-                raise _Broken("a tag is longer than it needs to be")
+                raise Broken("a tag is longer than it needs to be")
         wire = tag & 7
         number = tag >> 3
         if not number:
-            raise _Broken("a field has number 0")
-        if wire == _LEN:
+            raise Broken("a field has number 0")
+        if wire == LEN:
             if at >= end:
-                raise _Broken("it ends inside a field")
+                raise Broken("it ends inside a field")
             size = body[at]
             at += 1
             if size > 0x7F:
-                size, at = _long_varint(body, at - 1, end, 0x7FFFFFFF, "a length")
+                size, at = length_varint(body, at - 1, end, 0x7FFFFFFF, "a length")
             high = at + size
-        elif wire == _VARINT:
+        elif wire == VARINT:
             high = _after_varint(body, at, end)
         elif wire in _FIXED_SIZE:
             high = at + _FIXED_SIZE[wire]
         else:
-            raise _Broken(f"field {number} has wire type {wire}")
+            raise Broken(f"field {number} has wire type {wire}")
         if high > end:
-            raise _Broken("it ends inside a field")
+            raise Broken("it ends inside a field")
         yield number, wire, start, at, high
         left = budget[0]
         at = high
 
 
-def _long_varint(body: bytes, at: int, end: int, most: int, what: str) -> tuple[int, int]:
+def length_varint(body: bytes, at: int, end: int, most: int, what: str) -> tuple[int, int]:
     """A tag or length of up to five bytes and at most `most`, and where it ends."""
     value = 0
     for index in range(5):
         if at >= end:
-            raise _Broken("it ends inside a field")
+            raise Broken("it ends inside a field")
         byte = body[at]
         at += 1
         value |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
             if value > most:
-                raise _Broken(f"{what} is out of range")
+                raise Broken(f"{what} is out of range")
             return value, at
-    raise _Broken(f"{what} is longer than five bytes")
+    raise Broken(f"{what} is longer than five bytes")
 
 
 def _after_varint(body: bytes, at: int, end: int) -> int:
     for place in range(at, min(at + 10, end)):
         if body[place] < 0x80:
             return place + 1
-    raise _Broken("it ends inside a field" if end - at < 10 else "a number is longer than ten bytes")
+    raise Broken("it ends inside a field" if end - at < 10 else "a number is longer than ten bytes")

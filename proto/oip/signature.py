@@ -9,13 +9,15 @@ from dataclasses import dataclass
 class TensorSpec:
     """One input or output. `shape` holds every dimension, the batch's included; -1 is any size.
 
-    `optional`: an input that a request may leave out.
+    `optional`: an input that a request may leave out. `any_shape`: the shape is not known, or is not
+    what its data takes; neither shape nor size of a request is held against it.
     """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     optional: bool = False
+    any_shape: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ import math
 import struct
 from collections.abc import Sequence
 from itertools import chain
-from typing import NoReturn, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 
@@ -60,6 +60,64 @@ SIZES: dict[str, int | None] = {
 """Bytes of one element by datatype name; None for BYTES, whose elements vary."""
 
 _LENGTH = struct.Struct("<I")
+_DTYPES = {
+    **{name: np.dtype(code) for name, code in (_INTEGERS | _FLOATS).items()},
+    "BOOL": np.dtype(np.bool_),
+    "FP16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+    "BYTES": np.dtype(object),
+}
+
+
+class Framing(NamedTuple):
+    """What is wrong with raw BYTES data.
+
+    `kind` is "length" (`left` bytes where the four of a length should be), "beyond" (more elements than
+    there should be), "elements" (fewer), or "element" (the last one has `size` bytes by its length,
+    but `left` are there). `found` elements have begun.
+    """
+
+    kind: str
+    found: int
+    size: int = 0
+    left: int = 0
+
+
+def dtype(datatype: str) -> np.dtype[Any]:
+    """The numpy type of a datatype's elements: `bytes` objects for BYTES, the bits as uint16 for BF16."""
+    return _DTYPES[datatype]
+
+
+def input_at(name: str) -> str:
+    """An input as the `where` of messages."""
+    return f"Input {shown(name)}"
+
+
+def out_of_range(datatype: str, at: int, where: str) -> OipError:
+    """For an integer that its datatype cannot hold."""
+    bounds = np.iinfo(_INTEGERS[datatype])
+    return OipError(
+        Reason.MALFORMED,
+        f"{where} has value {at} of its data outside the range of {datatype}, {bounds.min} to {bounds.max}.",
+    )
+
+
+def framing_fault(raw: bytes | memoryview, count: int) -> Framing | None:
+    """What keeps raw BYTES data from being exactly `count` elements, each behind its length."""
+    at, end = 0, len(raw)
+    found = size = 0
+    unpack = _LENGTH.unpack_from
+    while at < end:
+        if end - at < 4:
+            return Framing("length", found, left=end - at)
+        found += 1
+        if found > count:
+            return Framing("beyond", found)
+        (size,) = unpack(raw, at)
+        at += 4 + size
+    if found != count:
+        return Framing("elements", found)
+    return Framing("element", found, size, size - (at - end)) if at > end else None
 
 
 def check_datatype(value: object, where: str) -> str:
@@ -229,7 +287,7 @@ def _pack_integers(datatype: str, values: Sequence[object], where: str) -> bytes
     low, high = int(bounds.min), int(bounds.max)
     if min(integers) < low or max(integers) > high:
         at = next(at for at, value in enumerate(integers) if not low <= value <= high)
-        _refuse(where, f"has value {at} of its data outside the range of {datatype}, {low} to {high}")
+        raise out_of_range(datatype, at, where)
     return np.array(integers, dtype=_INTEGERS[datatype]).tobytes()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.frontends.wiretext import MAX_STATUS_MESSAGE_BYTES, header_value, status_message
+from oip.wiretext import MAX_STATUS_MESSAGE_BYTES, header_value, status_message
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
-from gateway.core.errors import Refusal
+from oip.errors import OipError
 from oip.reasons import Reason
 
 _GET = ("GET", "HEAD")
@@ -28,7 +28,7 @@ class Route:
     version: str | None = None
 
 
-_SERVER = {
+_SERVER: dict[tuple[str, ...], Route] = {
     ("v2",): Route("ServerMetadata", _GET),
     ("v2", "health", "live"): Route("ServerLive", _GET),
     ("v2", "health", "ready"): Route("ServerReady", _GET),
@@ -37,7 +37,7 @@ _SERVER = {
     ("v2", "logging"): Route("LogSettings"),
     ("v2", "repository", "index"): Route("RepositoryIndex"),
 }
-_MODEL = {
+_MODEL: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
     (): ("ModelMetadata", _GET),
     ("ready",): ("ModelReady", _GET),
     ("config",): ("ModelConfig", _GET),
@@ -55,7 +55,7 @@ _SHARED_MEMORY_ACTIONS = {"status": "Status", "register": "Register", "unregiste
 def find_route(raw_path: bytes) -> Route:
     """The route of a request's path as it was sent, without its query.
 
-    Raises Refusal: NOT_FOUND for a path that means nothing, MALFORMED for a name that is not UTF-8.
+    Raises OipError: NOT_FOUND for a path that means nothing, MALFORMED for a name that is not UTF-8.
     """
     raw = raw_path.split(b"/")[1:] if raw_path.startswith(b"/") else []
     segments = tuple(segment.decode("latin-1") for segment in raw)
@@ -76,11 +76,13 @@ def find_route(raw_path: bytes) -> Route:
             and (not region or (len(region) == 2 and region[0] == "region"))
         ):
             return Route(_SHARED_MEMORY[kind] + _SHARED_MEMORY_ACTIONS[action])
-    raise Refusal(Reason.NOT_FOUND, "no such path: see GET /v2 for what this server is")
+        case _:
+            pass
+    raise OipError(Reason.NOT_FOUND, "no such path: see GET /v2 for what this server is")
 
 
 def _decode(segment: str) -> str:
     try:
         return unquote_to_bytes(segment.encode("latin-1")).decode("utf-8")
     except UnicodeDecodeError:
-        raise Refusal(Reason.MALFORMED, "the name in the path is not UTF-8") from None
+        raise OipError(Reason.MALFORMED, "the name in the path is not UTF-8") from None

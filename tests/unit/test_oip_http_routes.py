@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.core.errors import Refusal
-from gateway.frontends.http_routes import Route, find_route
+from oip.errors import OipError
+from oip.http_routes import Route, find_route
 from oip.reasons import Reason
 
 GET = ("GET", "HEAD")
@@ -86,7 +86,7 @@ def test_a_model_named_versions_has_versions():
     ],
 )
 def test_anything_else_is_not_found(path):
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(OipError) as caught:
         find_route(path)
     assert caught.value.reason is Reason.NOT_FOUND
 
@@ -98,6 +98,6 @@ def test_bytes_beyond_ascii_are_taken_as_they_are():
 
 @pytest.mark.parametrize("name", [b"%FF%FE", b"\xff\xfe", b"\xe9", b"\xc3%20"])
 def test_a_name_that_is_not_utf_8_is_malformed(name):
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(OipError) as caught:
         find_route(b"/v2/models/%b/infer" % name)
     assert caught.value.reason is Reason.MALFORMED
