@@ -113,13 +113,15 @@ class EdgeEndpoint:
         link = self._link
         if link is None:
             return Health(up=False, detail="there is no edge hub here")
+        began = asyncio.get_running_loop().time()
         try:
             await link.check(timeout_s)
         except self._grpc.aio.AioRpcError as error:
             late = error.code() is self._grpc.StatusCode.DEADLINE_EXCEEDED
             detail = f"did not answer within {timeout_s:g} s" if late else "the edge hub cannot be reached"
             return Health(up=False, detail=detail)
-        if not link.up:
+        left = began + timeout_s - asyncio.get_running_loop().time()
+        if not link.up and not await link.connected(left):
             return Health(up=False, detail="the edge hub has not told of its devices yet")
         ready = self._group.ready
         return Health(
