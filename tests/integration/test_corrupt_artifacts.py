@@ -76,7 +76,9 @@ async def test_each_is_refused_with_a_reason_while_the_old_model_serves(tmp_path
                 continue
             assert found.state == edge_pb2.ModelState.FAILED, case.name
             assert found.digest == bad.digest
-            assert re.fullmatch(r"Model 'digits' version c\d+ does not work on this device: [^\n]+\.", found.reason)
+            assert re.fullmatch(
+                r"Model 'digits' version c\d+ does not work on this device: [^\n]+\.", found.reason
+            )
             assert str(tmp_path) not in found.reason
             assert (found.active_digest, found.active_version) == (good, "1"), case.name
             answer = await device.infer(request("digits", pixels=PIXELS), 20)
@@ -88,7 +90,9 @@ async def test_each_is_refused_with_a_reason_while_the_old_model_serves(tmp_path
         await device.close()
     if ALL:
         crashes = sum(n for reason, n in reasons.items() if "SIG" in reason)
-        print(f"\n{sum(reasons.values())} refused, {crashes} of them by a worker's end, slowest {slowest:.1f} s")
+        print(
+            f"\n{sum(reasons.values())} refused, {crashes} of them by a worker's end, slowest {slowest:.1f} s"
+        )
         print(f"harmless: {harmless}")
         for reason, count in reasons.most_common():
             print(f"{count:4} {reason}")

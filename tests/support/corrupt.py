@@ -138,7 +138,9 @@ def _crashers() -> Iterator[Corrupt]:
     x, y = graph.tensor("x", (1,)), graph.tensor("y", (1,))
     dims = graph.constant("dims", np.array([2**28], np.int32))
     wide = graph.tensor("wide", (2**28,))
-    graph.node("FILL", (dims, graph.constant("value", np.array(1, np.float32))), (wide,), schema.FillOptionsT())
+    graph.node(
+        "FILL", (dims, graph.constant("value", np.array(1, np.float32))), (wide,), schema.FillOptionsT()
+    )
     graph.node("ADD", (wide, x), (y,), schema.AddOptionsT())
     yield Corrupt("more memory than a worker has", graph.build({"x": x}, {"y": y}))
     yield Corrupt("no finite answer to zeros", models.logarithm())
@@ -199,5 +201,7 @@ def _flipped(name: str, data: bytes, good: bytes, count: int) -> Iterator[Corrup
         changed = bytearray(data)
         stretch = places[number * len(places) // count : (number + 1) * len(places) // count]
         for at in rng.choice(stretch, min(len(stretch), 12), replace=False).tolist():
-            changed[at : at + 4] = int(rng.choice([2**32 - 1, 2**31 - 1, 2**20 + 1, 0x80808080])).to_bytes(4, "little")
+            changed[at : at + 4] = int(rng.choice([2**32 - 1, 2**31 - 1, 2**20 + 1, 0x80808080])).to_bytes(
+                4, "little"
+            )
         yield Corrupt(f"{name} with stretch {number} of {count} bent", bytes(changed), good)

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
+from tritonclient.grpc import service_pb2
 
 from edgewire.v1 import edge_pb2
 from gateway.demo.digits import DigitsModel, train
 from gateway.demo.tflite import Graph, golden_beside, write_golden
-from tritonclient.grpc import service_pb2
 
 pb: Any = service_pb2
 
