@@ -78,8 +78,9 @@ def bench(
     outcomes = asyncio.run(_measure_all(config, state_dir, url, found, wanted, request))
     try:
         # The gateway stores what it measures itself.
-        ours = (o for o in outcomes if kinds[o.key.endpoint] not in INSIDE)
-        store.save([o.profile for o in ours if o.profile is not None])
+        ours = [o.profile for o in outcomes if o.profile is not None and kinds[o.key.endpoint] not in INSIDE]
+        if ours:
+            store.save(ours)
     except (ProfileError, OSError) as error:
         fail(f"the profiles were not stored: {error}", 1)
     if as_json:

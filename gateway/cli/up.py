@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -44,7 +45,7 @@ def up(
     """Start the gateway; prints `ready` once it serves."""
     config, revision = load(file, warn=True)
     from gateway.serve.settings import Address, Listen, ReplicaSettings
-    from gateway.store.database import StoreError, migrate
+    from gateway.store.database import StoreError, alone, migrate
     from gateway.store.profiles import ProfileStore
 
     try:
@@ -78,13 +79,15 @@ def up(
     settings = ReplicaSettings(config, revision, listen, state_dir.absolute(), drain_s)
     try:
         _heed_signals(asked)
-        with running(settings, str(file)) as serving:
+        # Without devices the directory holds measurements alone, which several gateways may share.
+        turn = alone(state_dir) if listen.edge is not None else contextlib.nullcontext()
+        with turn, running(settings, str(file)) as serving:
             _heed_signals(asked)  # Ray has put its own handlers in place by now
             if not asked.is_set():
                 _announce(serving, as_json)
                 asked.wait()
             print("draining", file=sys.stderr, flush=True)
-    except (StartError, StopError) as error:
+    except (StartError, StopError, StoreError) as error:
         fail(str(error), 1)
 
 

@@ -81,7 +81,10 @@ def running(settings: ReplicaSettings, source: str) -> Iterator[dict[str, Any]]:
         if address is not None:
             stack.callback(undeploy, settings.config)
             stack.callback(serve.delete, APP)
-        deploy_pools(settings.config)
+        try:
+            deploy_pools(settings.config)
+        except (RuntimeError, ValueError) as error:
+            raise StartError(f"the pools did not start on Ray Serve: {error}") from error
         parts = _deploy(settings, source)
         yield _described(parts)
         _drain(parts, settings.drain_s)

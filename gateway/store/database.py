@@ -6,8 +6,11 @@ writes, whatever other process has the file open. A commit is on disk before it 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +57,20 @@ def migrate(state_dir: Path) -> None:
     finally:
         if engine is not None:
             engine.dispose()
+
+
+@contextlib.contextmanager
+def alone(state_dir: Path) -> Iterator[None]:
+    """Be the only gateway on a state directory: another one would not hear of what this one writes.
+    Raises StoreError. It ends with the process at the latest."""
+    with (state_dir / "gateway.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StoreError(
+                f"another gateway runs on {state_dir}: give this one a --state-dir of its own"
+            ) from None
+        yield
 
 
 def open_database(state_dir: Path) -> AsyncEngine:

@@ -298,6 +298,32 @@ async def test_killed_data_plane_finds_the_devices_again(gateway: Gateway):
         assert device.connects == 1
 
 
+def test_second_gateway_on_the_same_state_and_a_taken_port_are_told_before_ray_starts(
+    gateway: Gateway, tmp_path: Path
+):
+    (with_artifact(tmp_path) / "tidegate.yaml").write_text(CONFIG)
+    free = [part for flag in ("--http", "--grpc", "--metrics") for part in (flag, "127.0.0.1:0")]
+    assert gateway.edge is not None
+    cases = (
+        (["--edge", gateway.edge], f"edge: cannot listen on {gateway.edge}"),
+        (
+            ["--edge", "127.0.0.1:0", "--state-dir", str(gateway.log.parent / "state")],
+            "another gateway runs on",
+        ),
+    )
+    for flags, word in cases:
+        done = subprocess.run(
+            [sys.executable, "-m", "gateway.cli.main", "up", "--json", *free, *flags],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 1
+        assert word in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
 def test_edge_beyond_loopback_is_refused_with_the_reason(tmp_path: Path):
     (with_artifact(tmp_path) / "tidegate.yaml").write_text(CONFIG)
     done = subprocess.run(

@@ -16,11 +16,14 @@ from gateway.core.config.served import NOT_SERVED
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+ARTIFACTS = ROOT / "tests" / "data" / "config"
 EXAMPLES = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 ENVIRON = {
     "REGION": "eu-west-1",
     "TRITON_HOST": "h",
     "PRICE": "0.5",
+    "LINE_2_TOKEN": "2" * 64,
+    "CLOUD_TOKEN": "c" * 64,
     "TIDEGATE_DEMO_CHEAP": "127.0.0.1:1",
     "TIDEGATE_DEMO_DEAR": "127.0.0.1:2",
 }
@@ -28,7 +31,7 @@ ENVIRON = {
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
 def test_every_example_is_a_good_file_that_warns_of_nothing(number: int) -> None:
-    config = parse_config(EXAMPLES[number], "example.yaml", kinds_in(BACKENDS), ENVIRON, ROOT)
+    config = parse_config(EXAMPLES[number], "example.yaml", kinds_in(BACKENDS), ENVIRON, ARTIFACTS)
     assert [w.message for w in warnings_of(config) if "class 'plant'" not in w.message] == []
 
 

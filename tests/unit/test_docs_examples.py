@@ -37,9 +37,10 @@ def blocks(language: str) -> list[tuple[str, str]]:
 
 
 def load(text: str) -> Config:
-    """Every environment variable that the text names is set, to something that fits anywhere."""
-    environ = dict.fromkeys(re.findall(r"\$\{env:(\w+)\}", text), "1")
-    return parse_config(text, "example.yaml", kinds_in(BACKENDS), environ, ROOT)
+    """Every environment variable that the text names is set, to something that fits anywhere: a number,
+    and long enough for a credential."""
+    environ = dict.fromkeys(re.findall(r"\$\{env:(\w+)\}", text), "1" * 40)
+    return parse_config(text, "example.yaml", kinds_in(BACKENDS), environ, ROOT / "tests" / "data" / "config")
 
 
 def policy_file() -> str:
@@ -113,6 +114,7 @@ def test_every_command_named_exists():
     commands = {
         command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands
     }
+    commands |= {group.name for group in app.registered_groups}
     named = {name for page in PAGES for name in re.findall(r"(?:`|bin/)tidegate ([a-z]+)", page.read_text())}
     assert named - commands == set()
     assert {"up", "demo", "check", "route"} <= named
