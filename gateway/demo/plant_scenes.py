@@ -35,7 +35,7 @@ def play(stage: Stage, tick: Tick) -> Iterator[Row]:
     caller = Caller(stage.plant.gateway.grpc)
     try:
         yield _stays_on_site(stage, caller, tick)
-        yield _relay(stage, tick)
+        yield _relay(stage, caller, tick)
         yield _cut_off(stage, caller, tick)
         yield _from_zero(stage, caller, tick)
         yield _device_killed(stage, caller, tick)
@@ -57,7 +57,7 @@ def _stays_on_site(stage: Stage, caller: Caller, tick: Tick) -> Row:
         tick(1)
     third_party = _wake_word(stage)
     shown = _marked(stage.pixels[:1], rng)
-    public = caller.ask(shown, {"tidegate-policy": "best"})
+    public = caller.ask(shown, {"tidegate-privacy": "in-the-cloud"})
     tick(2)
     taps = (stage.plant.outward, stage.plant.inward)
     left = sum(tap.payload_seen(payload) for tap in taps for payload in payloads)
@@ -81,18 +81,16 @@ def _stays_on_site(stage: Stage, caller: Caller, tick: Tick) -> Row:
     )
 
 
-def _relay(stage: Stage, tick: Tick) -> Row:
+def _relay(stage: Stage, caller: Caller, tick: Tick) -> Row:
     """A class that lets the site's gateway relay and the same device answer: with the device there, and
     away. And `secret`, which no gateway may see, at the device's own agent."""
     agent = stage.plant.agents[NEAR_TOO]
     mine = {"authorization": f"Bearer {agent.credential()}", "tidegate-privacy": "own-device"}
     pixels = stage.pixels[:1]
-    caller = Caller(stage.plant.gateway.grpc, "digits-on-cameras")
     there = caller.ask(pixels, mine)
     agent.stop()
     _until_away(stage, NEAR_TOO)
     away = caller.ask(pixels, mine)
-    caller.close()
     tick(2)
     secret = {"tidegate-privacy": "secret"}
     here, answered_by = _ask_http(stage.plant.agents[NEAR].http, pixels, secret)

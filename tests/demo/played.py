@@ -16,9 +16,9 @@ from gateway.demo.digits import sample, train
 from tests.support.waiting import until_true
 
 ROUTES: Mapping[str, Mapping[str, str]] = {
-    "device": {"tidegate-privacy": "on-a-device", "tidegate-policy": "thrifty"},
+    "device": {"tidegate-privacy": "on-a-device"},
     "pool": {"tidegate-privacy": "in-the-server-room"},
-    "triton": {"tidegate-policy": "best"},
+    "triton": {"tidegate-privacy": "in-the-cloud"},
 }
 """Options at plant-7's gateway that leave one place each; Triton is behind the cloud's gateway."""
 ENDPOINTS = {"device": "cameras", "pool": "server-room", "triton": "gw-cloud"}

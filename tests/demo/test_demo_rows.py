@@ -22,7 +22,7 @@ def replay(line: str) -> httpx.Response:
 def test_every_row_goes_as_it_must(played: Played):
     rows = {row["row"]: row for row in played.document["rows"]}
     assert list(rows) == list("abcdefghijk")
-    assert all(row["ok"] for row in rows.values()), rows
+    assert [(r["row"], r["got"], r["why"]) for r in rows.values() if not r["ok"]] == []
     chosen = {name: row["chosen"] for name, row in rows.items()}
     assert chosen == {
         "a": "dear-fast",
