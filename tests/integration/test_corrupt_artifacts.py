@@ -39,6 +39,7 @@ FEW = (
     "golden vectors that unpack to 300 MB",
     "wakeword with stretch 3 of 30 bent",
 )
+ENDS = (edge_pb2.ModelState.ACTIVE, edge_pb2.ModelState.FAILED)
 PIXELS = corrupt.PIXELS
 
 
@@ -64,8 +65,7 @@ async def test_each_is_refused_with_a_reason_while_the_old_model_serves(tmp_path
             began = time.monotonic()
             bad = hub.desired("digits", case.data, f"c{number}", case.golden)
             device.desire([bad], hub.fetch)
-            ends = (edge_pb2.ModelState.ACTIVE, edge_pb2.ModelState.FAILED)
-            await until(lambda: device.states()[0].state in ends, 60)
+            await until(lambda: device.states()[0].state in ENDS, 60)
             slowest = max(slowest, time.monotonic() - began)
             (found,) = device.states()
             if ALL and found.state == edge_pb2.ModelState.ACTIVE:

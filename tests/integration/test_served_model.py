@@ -133,7 +133,7 @@ async def test_one_bad_request_does_not_spoil_the_batch(tmp_path: Path):
 
 
 async def test_batching_needs_a_free_first_dimension(tmp_path: Path):
-    with pytest.raises(TrialFailed, match="tensor 'b' of the model has no free first dimension"):
+    with pytest.raises(TrialFailed, match="tensor 'a' of the model has no free first dimension"):
         async with serving(tmp_path, models.difference(), batch_max_size=4):
             pass
 
@@ -184,7 +184,7 @@ async def test_a_run_that_takes_too_long_ends_its_worker_and_another_answers(tmp
     settings = RuntimeSettings(run_timeout_s=0.05)
     async with serving(tmp_path, models.slow(size), settings) as model:
         first = model.worker_pid
-        with pytest.raises(OipError, match="did not finish within 0.05 s") as late:
+        with pytest.raises(OipError, match=r"did not finish within 0\.05 s") as late:
             await model.infer(request("m", x=np.eye(size, dtype=np.float32)), 30)
         assert late.value.reason is Reason.MODEL_UNAVAILABLE
         await until(lambda: model.worker_pid not in (None, first), 30)
@@ -224,13 +224,17 @@ async def test_a_worker_dies_with_its_agent(tmp_path: Path):
         "    while True: await model.infer(body, 60)\n"
         "asyncio.run(main())\n"
     )
-    agent = subprocess.Popen(
-        [sys.executable, "-c", script, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    agent = await asyncio.to_thread(
+        subprocess.Popen,
+        [sys.executable, "-c", script, str(path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert agent.stdout is not None
         worker = int(await asyncio.to_thread(agent.stdout.readline))
-        assert Path(f"/proc/{worker}").exists()
+        assert alive(worker)
         agent.send_signal(signal.SIGKILL)
         await until(lambda: not alive(worker))
     finally:

@@ -119,16 +119,15 @@ def _edited(good: bytes) -> Iterator[Corrupt]:
 
 def _crashers() -> Iterator[Corrupt]:
     """Files whose tables are in order, and that a kernel does not survive or does not accept."""
-    for name, stride, dilation in (("stride 0", 0, 1), ("dilation 0", 1, 0), ("stride -1", -1, 1)):
+    for stride in (0, -1):
         graph = Graph("crash")
         x, y = graph.tensor("x", (1, 8, 8, 1)), graph.tensor("y", (1, 8, 8, 1))
         conv = schema.Conv2DOptionsT()
         conv.strideH = conv.strideW = stride
-        conv.dilationHFactor = conv.dilationWFactor = dilation
         weights = graph.constant("w", np.ones((1, 3, 3, 1), np.float32))
         bias = graph.constant("b", np.ones(1, np.float32))
         graph.node("CONV_2D", (x, weights, bias), (y,), conv)
-        yield Corrupt(f"a convolution of {name}", graph.build({"x": x}, {"y": y}))
+        yield Corrupt(f"a convolution of stride {stride}", graph.build({"x": x}, {"y": y}))
     for operator in ("AVERAGE_POOL_2D", "MAX_POOL_2D"):
         graph = Graph("crash")
         x, y = graph.tensor("x", (1, 8, 8, 1)), graph.tensor("y", (1, 8, 8, 1))
@@ -178,10 +177,12 @@ def _lies() -> Iterator[Corrupt]:
     yield Corrupt("golden vectors cut off", data, whole[: len(whole) // 2])
     yield Corrupt("golden vectors of no format", data, b"PK\x03\x04" + bytes(500))
     bomb = io.BytesIO()
-    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
-        with archive.open("tolerance.npy", "w", force_zip64=True) as file:
-            for _ in range(300):
-                file.write(bytes(2**20))
+    with (
+        zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("tolerance.npy", "w", force_zip64=True) as file,
+    ):
+        for _ in range(300):
+            file.write(bytes(2**20))
     yield Corrupt("golden vectors that unpack to 300 MB", data, bomb.getvalue())
 
 
