@@ -58,6 +58,7 @@ class Seen:
     second_devices: int = 0
     passed_on: int = 0
     third_gateways: int = 0
+    from_the_third: int = 0
 
 
 def check(rng: random.Random, seen: Seen) -> None:
@@ -164,6 +165,7 @@ def _check_dispatch(
             failure = _failure(sent=rng.random() < 0.5)
             _check_attempt(world, snapshot, decision, candidate, permit, left)
             name = candidate.variant.endpoint
+            seen.from_the_third += number == GATEWAYS_IN_A_CHAIN
             sent.append((candidate.device and "a device", candidate.device or name))
             if candidate.device:
                 seen.to_devices += 1
@@ -218,7 +220,7 @@ def _pass_on(
     at = next(e.place for e in config.endpoints if e.name == name)
     index = next((i for i, place in enumerate(LOCATIONS) if place.place == at), 0)
     gateway = GATEWAYS[name][index] if rng.random() < 0.8 else rng.choice(GATEWAYS[name])
-    behind = random_config(rng, gateway)
+    behind = random_config(rng, gateway, onward=0.7)
     site = rng.choice((None, "s1", "s2"))
     caller = Caller(peer=config.gateway.name, origin=None if site is None else Origin(site))
     options: Options = replace(

@@ -150,9 +150,9 @@ class World:
         return self.snapshot.config
 
 
-def random_config(rng: random.Random, gateway: GatewayConfig | None = None) -> Config:
+def random_config(rng: random.Random, gateway: GatewayConfig | None = None, onward: float = 0.3) -> Config:
     """A valid configuration; only its outermost parts go unvalidated, for speed. Endpoints named g0 to
-    g3 are gateways, those without a location device groups."""
+    g3 are gateways, each there with a chance of `onward`, those without a location device groups."""
     if gateway is None:
         gateway = rng.choice(GATEWAYS["g0"])
     names = NAMES[: rng.randint(1, 4)]
@@ -160,7 +160,7 @@ def random_config(rng: random.Random, gateway: GatewayConfig | None = None) -> C
         GROUPS[name] if rng.random() < 0.4 else rng.choice(ENDPOINTS[name]) for name in names
     ]
     for name in GATEWAY_NAMES:
-        if name != gateway.name and rng.random() < 0.3:
+        if name != gateway.name and rng.random() < onward:
             endpoints.append(rng.choice(ENDPOINTS[name]))
     classes = {name: random_class(rng, gateway.location) for name in CLASSES[: rng.randint(1, 4)]}
     names = list(classes)

@@ -36,7 +36,8 @@ def test_no_forbidden_place(chunk: int) -> None:
     assert seen.to_devices > PER_CHUNK / 25
     assert seen.second_devices > PER_CHUNK / 250
     assert seen.passed_on > PER_CHUNK / 20
-    assert seen.third_gateways > PER_CHUNK / 500
+    assert seen.third_gateways > PER_CHUNK / 250
+    assert seen.from_the_third > PER_CHUNK / 1000
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))

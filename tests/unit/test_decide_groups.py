@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -168,6 +169,8 @@ def test_the_same_device_is_the_one_that_asks() -> None:
     assert first_note(away) == Note("health", "device cam-7a is away")
     assert away.refused is Reason.NO_CANDIDATE
     assert "device cam-7a is away" in away.message
+    drained = decided(snapshot_with(device("cam-7a", drained=True), *fleet[1:], config=own), caller=CAM_7A)
+    assert first_note(drained) == Note("health", "device cam-7a is drained")
     nobody = decided(snapshot_with(*fleet, config=own))
     assert nobody.refused is Reason.PRIVACY
     # The name alone is not the device: another hub may have one of that name.
@@ -230,6 +233,12 @@ def test_the_device_that_suits_best() -> None:
         found = attempts.next(mine, None)
         assert not isinstance(found, Halt)
         assert found[0].device == "busy"
+
+
+def test_the_device_that_asks_is_drawn_no_more_often_than_others() -> None:
+    snapshot, rng = snapshot_with(device("cam-7a"), device("cam-7b"), device("cam-7c")), random.Random(1)
+    first = [Run(snapshot, rng, caller=CAM_7A).next() for _ in range(600)]
+    assert 150 < first.count("cam-7a") < 250
 
 
 def test_where_a_device_is_by_now_counts() -> None:

@@ -95,6 +95,12 @@ def test_a_sample_ends_whatever_is_drawn(value: float) -> None:
     assert len(set(found)) == SAMPLED
 
 
+def test_nobody_is_drawn_twice() -> None:
+    names = [tuple(map(str, range(7))), tuple(map(str, range(7, 12)))]
+    for seed in range(300):
+        assert len(set(sample(names, (), random.Random(seed)))) == SAMPLED
+
+
 def test_every_device_gets_its_turn() -> None:
     rng, counts = random.Random(2), dict.fromkeys(map(str, range(20)), 0)
     for _ in range(4000):
