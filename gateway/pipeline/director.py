@@ -22,6 +22,7 @@ from gateway.pipeline.questions import Questions
 from gateway.pipeline.records import DecisionRing
 from gateway.pipeline.signatures import Signatures
 from gateway.pipeline.state import ReplicaState
+from gateway.policy.require import own_version
 from gateway.resilience.deadline import request_deadline
 from gateway.routing.predict import key_of
 from gateway.telemetry import RequestTelemetry, Telemetry
@@ -178,9 +179,9 @@ class Director:
         """Hold the request against what the chosen variant takes, as far as that is known: no version
         but the variant's own. Raises OipError."""
         assert decision.model_config is not None
-        key = key_of(decision.model_config, decision.plan[0].variant)
-        if key.version or not decision.version:
-            await self._signatures.check(key, body, model)
+        variant = decision.plan[0].variant
+        if own_version(variant) is not None or not decision.version:
+            await self._signatures.check(key_of(decision.model_config, variant), body, model)
 
     def dry_run(self, model: str, version: str, options: Options, payload_bytes: int) -> Decision:
         """The decision that such a request would get now; nothing is sent or recorded."""

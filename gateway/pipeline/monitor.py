@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 
 from gateway.core.ports import Endpoint, Health
@@ -91,7 +92,7 @@ class Monitor:
         now = asyncio.get_running_loop().time()
         ready = {(model.model, model.version) for model in health.models if health.up and model.ready}
         self._asked_at = {model: at for model, at in self._asked_at.items() if model in ready}
-        due = [model for model in ready if now - self._asked_at.get(model, -SIGNATURES_S) >= SIGNATURES_S]
+        due = [model for model in ready if now - self._asked_at.get(model, -math.inf) >= SIGNATURES_S]
         if due:
             self._asked_at.update(dict.fromkeys(due, now))
             self._learning = asyncio.create_task(self._ask(due), name="learn signatures")

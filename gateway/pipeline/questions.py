@@ -44,7 +44,7 @@ class Questions:
         """Raises Refusal for an unknown model or a version that no variant can have."""
         model = self._model(name, version)
         for target in self._serving(model, version, options):
-            if not version or target.key.version:
+            if not version or own_version(target.variant) is not None:
                 return True
             # The variant leaves the version to the endpoint, so only that knows.
             try:
@@ -101,9 +101,7 @@ class Questions:
         return self._tables.wall(model.classes(options), origin, options.allowed)
 
     def _open(self, target: Target, wall: Wall) -> bool:
-        if target.place is not None:
-            return not wall.of(target.place)
-        found = reach(self._state.snapshot, target.key, wall)
+        found = reach(self._state.snapshot, target, wall)
         return not found.refused_by and not found.away
 
     def _asked(self, target: Target, model: Model, options: Options) -> Endpoint:

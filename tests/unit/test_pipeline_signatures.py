@@ -10,6 +10,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 from gateway.core.decision import VariantKey
 from gateway.core.errors import AttemptError
 from gateway.core.ports import Health, ModelHealth
+from gateway.core.request import Options
 from gateway.pipeline import monitor as monitor_module
 from gateway.pipeline.monitor import Monitor
 from gateway.pipeline.signatures import Signatures, ask_signature
@@ -207,6 +208,17 @@ async def test_another_version_than_the_signatures_is_the_endpoints_to_judge():
     reply = await b.director.infer(call_of(request(version="7")), CODEC)
     assert reply.error is None
     assert b.endpoints["site"].seen
+
+
+async def test_an_artifact_has_version_one_and_is_held_against_its_signature():
+    base = config_of()
+    models = [{**base.models[0].model_dump(), "variants": [{"endpoint": "site", "artifact": "digits.onnx"}]}]
+    b = await bench(config_of(models=models))
+    b.state.learnt(KEY, OTHER, asyncio.get_running_loop().time())
+    reply = await b.director.infer(call_of(request(version="1")), CODEC)
+    assert reply.error is not None
+    assert reply.error.reason is Reason.MALFORMED
+    assert await b.director.model_ready("digits", "1", Options())
 
 
 async def test_only_the_chosen_places_signature_counts():
