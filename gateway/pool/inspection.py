@@ -43,7 +43,7 @@ async def inspect(settings: PoolSettings, variant: VariantSettings) -> Inspected
         raise
 
 
-@ray.remote(num_cpus=0, max_retries=0, max_calls=1)
+@ray.remote(num_cpus=0, max_retries=0)
 def _inspect(settings: PoolSettings, variant: VariantSettings) -> Inspected:
     try:
         digest, signature, _ = open_variant(runtime_of(settings), variant, ON_CPU)

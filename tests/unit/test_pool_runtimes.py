@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,11 +80,14 @@ def test_a_gpu_that_is_not_there_is_said(kind: str, needs: str):
         _load(kind, doubling(), {"GPU": 1.0})
 
 
-def test_openvino_reads_tflite(tmp_path: Path):
-    mediapipe = pytest.importorskip("mediapipe", reason="no TFLite file to read")
-    file = Path(mediapipe.__file__).parent / "modules/face_detection/face_detection_short_range.tflite"
-    signature = _load("openvino", file.read_bytes()).signature
-    assert [tensor.shape for tensor in signature.inputs] == [(1, 128, 128, 3)]
+def test_openvino_runs_tflite_as_it_runs_onnx():
+    model = train()
+    pixels, _ = sample(1)
+    session = _load("openvino", model.tflite())
+    (given,), (answer,) = session.signature.inputs, session.signature.outputs
+    assert (given.name, given.datatype, given.shape[1:]) == ("pixels", "FP32", (64,))
+    found = session.run({"pixels": pixels})[answer.name]
+    np.testing.assert_allclose(found, model.predict(pixels), atol=1e-5)
 
 
 def test_batching_needs_a_free_first_dimension():

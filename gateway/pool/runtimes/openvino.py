@@ -34,7 +34,7 @@ class OpenVino:
                 f"the pool has a {device} and OpenVINO finds none here: install its driver, or take "
                 f"{device} off the pool's resources"
             )
-        # By default it rounds to what the device likes best, and is off by 1e-2 where 1e-3 matters.
+        # By default it rounds to what the device likes best, and is off by 8e-3 where 1e-3 matters.
         options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
         if device == "CPU":
             options["INFERENCE_NUM_THREADS"] = max(1, math.ceil(resources.get("CPU", 1)))
