@@ -67,7 +67,7 @@ def find_elements(body: bytes, part: InputPart, model: str, budget: list[int]) -
         return spans
     if others == {_BYTES} == {wanted}:
         raise Broken("an input's contents hold BYTES and unknown fields")
-    if wanted in others or (spans and min(others) > wanted):
+    if spans and min(others) > wanted:
         raise wording.second_contents(part.name, model)
     raise wording.other_contents(part.name, model, _TYPE[min(others)], part.datatype)
 

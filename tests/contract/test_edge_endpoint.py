@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 import tempfile
-import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,8 @@ from oip.reasons import Reason
 from tests.contract.endpoint_suite import IDENTITY, EndpointSuite
 from tests.support.hub import HubProcess, edge
 from tests.support.permits import ALONE, PERMIT
-from tests.support.simfleet import FIXTURE_STATES, Given, SimDevice, enrolled, run_fixture
+from tests.support.processes import source_env
+from tests.support.simfleet import Given, enrolled, run_fixture
 from tests.support.triton import infer_body
 
 DEVICE = "cam-1"
@@ -47,15 +49,13 @@ class ToOneDevice(EdgeEndpoint):
 
 
 class EdgePlace:
-    """The hub process, and the device on a loop and thread of its own, where it reconnects by itself."""
+    """The hub and the device, each a process; the device reconnects by itself."""
 
-    def __init__(self, hub: HubProcess) -> None:
+    def __init__(self, hub: HubProcess, log: Path) -> None:
         self._hub = hub
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="device")
-        self._thread.start()
-        self._device = SimDevice(hub.devices, DEVICE, run_fixture, FIXTURE_STATES, back_off_s=0.1)
-        self._loop.call_soon_threadsafe(self._device.start)
+        self._log = log
+        command = [sys.executable, "-m", "tests.support.simfleet", hub.devices, DEVICE, str(log)]
+        self._device = subprocess.Popen(command, env=source_env())
 
     def endpoint(self) -> Endpoint:
         return ToOneDevice(edge("e"), replace(ALONE, hub=self._hub.inside))
@@ -64,7 +64,7 @@ class EdgePlace:
         return await run_fixture(None, Given(edge_pb2.Infer(), body))
 
     def cancelled(self) -> set[str]:
-        return set(self._device.cancelled)
+        return set(self._log.read_text().split()) if self._log.exists() else set()
 
     def kill(self) -> None:
         self._hub.kill()
@@ -90,10 +90,8 @@ class EdgePlace:
         await endpoint.close()
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._device.stop(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._device.kill()
+        self._device.wait()
         self._hub.kill()
 
 
@@ -104,7 +102,7 @@ def edge_place() -> Iterator[EdgePlace]:
     with tempfile.TemporaryDirectory(prefix="hub") as folder:
         hub = HubProcess(Path(folder), [enrolled(DEVICE)], port)
         hub.start()
-        place = EdgePlace(hub)
+        place = EdgePlace(hub, Path(folder) / "cancelled")
         yield place
         place.close()
 
@@ -113,9 +111,9 @@ class TestEdgeEndpoint(EndpointSuite):
     kind = "edge"
 
     @pytest.fixture
-    async def place(self, edge_place: EdgePlace) -> AsyncIterator[EdgePlace]:
+    async def place(self, edge_place: EdgePlace) -> EdgePlace:
         await edge_place.ready()
-        yield edge_place
+        return edge_place
 
     async def test_metadata_that_cannot_be_sent_harms_nothing_else(self, endpoint: Endpoint):
         """Of a call's metadata only the trace's parent goes to a device, inside a message."""

@@ -116,22 +116,22 @@ async def test_small_requests_and_heartbeats_pass_a_large_tensor_on_a_thin_link(
     """The large one takes many heartbeats' time; whoever waited for it would be dead."""
     roll = ListedRoll([enrolled("cam-1")])
     async with (
-        running_hub(roll) as hub,
-        thin_link(hub.devices, 2 * 2**20) as (thin, carried),
+        running_hub(roll, heartbeat_s=0.3) as hub,
+        thin_link(hub.devices, 2**20) as (thin, carried),
         SimFleet(thin, ["cam-1"], run_fixture, FIXTURE_STATES) as fleet,
         inside_of(hub) as inside,
     ):
         await until(lambda: fleet.connected == 1)
-        large = inside.start("cam-1", numbers("id2d_fp32", 2**20), timeout_s=60)
-        await until(lambda: carried() > 2**20)
+        large = inside.start("cam-1", numbers("id2d_fp32", 2**18), timeout_s=60)
+        await until(lambda: carried() > 2**18)
         took: list[float] = []
         while not large.done():
             began = time.monotonic()
             assert why(await inside.forward("cam-1", numbers("id2d_fp32", 4))) == ("", True)
             took.append(time.monotonic() - began)
         assert why(large.result()) == ("", True)
-        assert len(took) > 3
-        print(f"4 MiB there and back; beside it {len(took)} small ones, the slowest {max(took):.3f} s")
+        assert len(took) >= 3
+        print(f"1 MiB there and back; beside it {len(took)} small ones, the slowest {max(took):.3f} s")
         assert fleet["cam-1"].connects == 1
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
+from oip import tensors
 from oip.errors import OipError
 from oip.infer import parse_request
 from oip.reasons import Reason
@@ -173,6 +174,15 @@ def test_bytes_that_tell_the_truth():
     taken(strings(b"", 0), STRINGS)
 
 
+def test_with_too_few_inputs_the_missing_ones_are_told_first():
+    message = simple((1, 16))
+    message.inputs[0].name = "OTHER"
+    assert refused(message, SIMPLE) == (
+        "expected 2 inputs but got 1 inputs for model 'simple'. Got input(s) ['OTHER'], but missing "
+        "required input(s) ['INPUT0','INPUT1']. Please provide all required input(s)."
+    )
+
+
 ONE_OF = "unexpected explicit tensor data for input tensor 'X' for model 'm'"
 
 
@@ -188,6 +198,24 @@ ONE_OF = "unexpected explicit tensor data for input tensor 'X' for model 'm'"
             [2],
             {"int_contents": [1, 2], "int64_contents": [1, 2]},
             f"{ONE_OF}, binary data was already supplied.",
+        ),
+        (
+            "INT32",
+            [2],
+            {"int_contents": [1, 2], "bool_contents": [True]},
+            f"{ONE_OF} of type 'BOOL', expected datatype 'INT32'",
+        ),
+        (
+            "INT32",
+            [2],
+            {"int_contents": [1, 2], "bytes_contents": [b""]},
+            f"{ONE_OF}, binary data was already supplied.",
+        ),
+        (
+            "BYTES",
+            [2],
+            {"int_contents": [1, 2], "bytes_contents": [b"", b""]},
+            f"{ONE_OF} of type 'INT32', expected datatype 'BYTES'",
         ),
         (
             "INT32",
@@ -232,11 +260,71 @@ def test_typed_contents(datatype: str, shape: list[int], contents: dict[str, Any
     assert refused(typed(datatype, shape, **contents), signature) == text
 
 
-def test_numbers_one_to_a_field_are_typed_contents_too():
-    tensor = b"\x0a\x01X\x12\x05INT32\x1a\x01\x02\x2a\x06\x10\x01\x12\x02\xac\x02"
-    whole = b"\x0a\x01m\x2a" + bytes((len(tensor),)) + tensor
-    signature = Signature((TensorSpec("X", "INT32", (-1,)),), ())
-    assert parse_request(whole, signature).inputs["X"].tolist() == [1, 300]
+def with_input(datatype: str, size: int, contents: bytes) -> bytes:
+    """A message with one input of so many elements and the given bytes as its contents."""
+    tensor = b"\x0a\x01X\x12" + bytes((len(datatype),)) + datatype.encode() + b"\x1a\x01" + bytes((size,))
+    tensor += b"\x2a" + bytes((len(contents),)) + contents
+    return b"\x0a\x01m\x2a" + bytes((len(tensor),)) + tensor
+
+
+@pytest.mark.parametrize(
+    ("datatype", "contents", "values"),
+    [
+        ("INT32", b"\x10\x01\x12\x02\xac\x02", [1, 300]),
+        ("INT32", b"\x12\x00\x12\x02\x05\x06", [5, 6]),
+        ("INT32", b"\x1a\x00\x12\x02\x05\x06", [5, 6]),
+        ("INT32", b"\x12\x00", []),
+        ("BOOL", b"\x08\x02\x08\x00", [True, False]),
+        ("FP32", b"\x35\0\0\x80\x3f\x32\x04\0\0\0\0", [1.0, 0.0]),
+    ],
+)
+def test_contents_packed_and_one_by_one(datatype: str, contents: bytes, values: list[Any]):
+    body = with_input(datatype, len(values), contents)
+    array = parse_request(body, Signature((TensorSpec("X", datatype, (-1,)),), ())).inputs["X"]
+    assert array.dtype == tensors.dtype(datatype)
+    assert array.tolist() == values
+    ((_, found),) = pb.ModelInferRequest.FromString(body).inputs[0].contents.ListFields() or [(0, [])]
+    assert list(found) == values
+
+
+@pytest.mark.parametrize(
+    ("datatype", "contents", "text"),
+    [
+        ("FP32", b"\x32\x05\0\0\0\0\0", "contents end inside a number"),
+        ("INT32", b"\x12\x01\x80", "contents end inside a number"),
+        ("INT32", b"\x12\x0b" + b"\x80" * 10 + b"\x01", "longer than ten bytes"),
+        ("INT32", b"\x12\x0c\x01" + b"\x80" * 10 + b"\x01", "longer than ten bytes"),
+        ("INT32", b"\x15\0\0\0\0", "wire type 5"),
+        ("BYTES", b"\x42\x05a", "ends inside a field"),
+    ],
+)
+def test_broken_contents(datatype: str, contents: bytes, text: str):
+    with pytest.raises(OipError, match=text):
+        check_request(with_input(datatype, 1, contents), Signature((), ()), "m")
+
+
+@pytest.mark.parametrize(
+    ("inner", "text"),
+    [
+        (b"\x0a\x01X\x0a\x01Y", "field 1 of an input occurs twice"),
+        (b"\x12\x01X\x12\x01X", "field 2 of an input occurs twice"),
+        (b"\x2a\x00\x2a\x00", "field 5 of an input occurs twice"),
+        (b"\x0a\x01\xff", "an input's name is not UTF-8"),
+        (b"\x1a\x01\x80", "a shape ends inside a number"),
+        (b"\x22\x03\x0a\x01a\x22\x03\x0a\x01a", "parameter 'a' occurs twice"),
+        (b"\x22\x05\x12\x03\x1a\x01\xff", "a parameter's value is not UTF-8"),
+    ],
+)
+def test_inputs_that_parsers_could_read_differently(inner: bytes, text: str):
+    body = b"\x0a\x01m\x2a" + bytes((len(inner),)) + inner
+    with pytest.raises(OipError, match=text):
+        check_request(body, Signature((), ()), "m")
+
+
+def test_a_parameter_twice_is_refused():
+    twice = b"\x0a\x01m" + b"\x22\x07\x0a\x01a\x12\x02\x10\x01" * 2
+    with pytest.raises(OipError, match="parameter 'a' occurs twice"):
+        check_request(twice, Signature((), ()), "m")
 
 
 @pytest.mark.parametrize(
