@@ -16,7 +16,7 @@ from edgewire.v1 import edge_pb2, edge_pb2_grpc
 from oip.errors import OipError
 from oip.reasons import Reason
 
-KEEPALIVE_S = 20.0
+KEEPALIVE_S = 10.0
 """How often an idle connection is asked whether it still is one; it has half of that to answer."""
 CALL_TIMEOUT_S = 10.0
 """For enrolling, and for the hub's welcome."""
@@ -31,6 +31,8 @@ WINDOW_BYTES = 256 * 1024
 _OPTIONS = (
     ("grpc.keepalive_time_ms", round(KEEPALIVE_S * 1000)),
     ("grpc.keepalive_timeout_ms", round(KEEPALIVE_S * 500)),
+    # A ping that is already under way would otherwise be waited for a minute.
+    ("grpc.http2.ping_timeout_ms", round(KEEPALIVE_S * 500)),
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),
     # Every channel has connections of its own: none inherits another's wait after a failure, and a

@@ -28,7 +28,7 @@ class _Pace(NamedTuple):
 class Setback(Enum):
     """Why there is no stream. The value is the pace of trying again."""
 
-    UNREACHABLE = _Pace(1.0, 30.0)
+    UNREACHABLE = _Pace(1.0, 20.0)
     """The hub is not there, does not answer, or the stream broke."""
     UNKNOWN = _Pace(5.0, 60.0)
     """The hub does not know the credential: it may again, when its registry is back."""
@@ -36,7 +36,7 @@ class Setback(Enum):
     """An operator has revoked the device. Only an operator changes that."""
 
 
-STEADY_S = 10.0
+STEADY_S = 5.0
 """A stream that lived so long was a good one: the count begins anew."""
 
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from random import Random
 
 import edge_agent
+from edge_agent.faults import unexpected
 from edge_agent.held import BodyBudget
 from edge_agent.link import client
 from edge_agent.link.client import CallEnded, EnrolmentRefused
 from edge_agent.link.dialing import Dialing, Setback
 from edge_agent.link.session import Session
-from edge_agent.link.stream import Stream, Telemetry, unexpected
+from edge_agent.link.stream import Stream, Telemetry
 from edge_agent.ports import Models
 from edge_agent.state import DeviceState, Enrolment, StateError
 from edgewire.places import Place, Tier

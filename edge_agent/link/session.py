@@ -103,11 +103,6 @@ class Session:
         self.outbox.put(edge_pb2.DeviceMessage(hello=hello))
 
     @property
-    def inflight(self) -> int:
-        """Inferences that have arrived, at least in part, and are not answered."""
-        return len(self._open)
-
-    @property
     def busy(self) -> bool:
         """Whether something runs or waits to be sent."""
         return bool(self._open or self.outbox)
@@ -167,10 +162,6 @@ class Session:
         if inference is not None:
             inference.share.become(0)
             self._put_error(id, error, spans)
-
-    def next_deadline(self) -> float | None:
-        """When `expire` is next needed: the earliest deadline of a request that has not arrived whole."""
-        return min((i.deadline for i in self._open.values() if not i.started), default=None)
 
     def expire(self, now: float) -> None:
         """Answer the requests of which some is still missing at their deadline."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 
+from edge_agent.faults import unexpected
 from edge_agent.link import client
 from edge_agent.link.client import CallEnded
 from edge_agent.link.dialing import Setback
@@ -20,8 +19,6 @@ from edge_agent.ports import Fetch, Models
 from edgewire.v1 import edge_pb2
 from oip.errors import OipError
 from oip.reasons import Reason
-
-logger = logging.getLogger(__name__)
 
 STATES_EVERY_S = 0.25
 """How soon a model's new state, or a request that is late, is noticed."""
@@ -178,11 +175,3 @@ class Stream:
         else:
             self.session.failed(start.id, error, spans)
         self._wake.set()
-
-
-def unexpected(error: BaseException, where: str) -> OipError:
-    """Logs a fault of the agent's and says so to the caller. The log gets the exception's type and its
-    stack, not its text, which may quote request data."""
-    stack = "".join(traceback.format_tb(error.__traceback__))
-    logger.error("%s failed with %s\n%s", where, type(error).__name__, stack)
-    return OipError(Reason.INTERNAL, "the agent failed inside; its log says where")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import edge_agent
+from edge_agent.faults import unexpected
 from edge_agent.held import BodyBudget, BodyShare
 from edge_agent.local.options import Metadata, deadline_ms
 from edge_agent.ports import Models
@@ -19,8 +18,6 @@ from oip import codec
 from oip.errors import OipError
 from oip.http_request import joined_headers
 from oip.reasons import Reason
-
-logger = logging.getLogger(__name__)
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration")
 """The protocol's extensions that are served; server metadata lists nothing else."""
@@ -118,7 +115,7 @@ class Handlers:
         except OipError as error:
             return Reply(error=error)
         except Exception as error:
-            return Reply(error=_unexpected(error, call.method))
+            return Reply(error=unexpected(error, call.method))
 
     async def _server_live(self, call: Call) -> Reply:
         return _truth(call, True, codec.server_live, "")
@@ -198,11 +195,3 @@ def _truth(call: Call, holds: bool, message: Callable[[bool], bytes], otherwise:
 
 def _message(call: Call, message: bytes, as_json: Callable[[bytes], bytes]) -> Reply:
     return Reply(_JSON, as_json(message)) if call.http else Reply(body=message)
-
-
-def _unexpected(error: BaseException, where: str) -> OipError:
-    """Logs a fault of the agent's and says so to the caller. The log gets the exception's type and its
-    stack, not its text, which may quote request data."""
-    stack = "".join(traceback.format_tb(error.__traceback__))
-    logger.error("%s failed with %s\n%s", where, type(error).__name__, stack)
-    return OipError(Reason.INTERNAL, "the agent failed inside; its log says where")

@@ -265,6 +265,17 @@ async def test_limits_hold_before_memory_is_taken(local: Local):
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+async def test_a_json_body_counts_with_the_size_of_its_tensors(local: Local):
+    zeros = {"name": "x", "datatype": "FP64", "shape": [1000], "data": [0] * 1000}
+    asking = asyncio.create_task(
+        ask(local.http, post("/v2/models/slow/infer", json.dumps({"inputs": [zeros]})))
+    )
+    await local.models.entered.wait()
+    assert 8000 <= local.budget.held < 9000
+    local.models.release.set()
+    assert (await asking).status == 200
+
+
 async def test_a_body_that_pauses_is_given_up(local: Local, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(http_app, "BODY_IDLE_S", 0.1)
     monkeypatch.setattr(http_app, "LINGER_S", 0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,12 @@ def test_all_mistakes_are_told_at_once():
 def test_a_file_that_is_not_there(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"none\.yaml:1: cannot be read: No such file"):
         read_config(tmp_path / "none.yaml")
+
+
+def test_the_page_shows_a_file_that_is_read():
+    page = (Path(__file__).parents[2] / "docs" / "agent.md").read_text()
+    (text,) = re.findall(r"^```yml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    config = parse_config(text, "agent.yaml")
+    assert config == AgentConfig(
+        "cam-7a", (Library(Path("/usr/lib/libvx_delegate.so"), {"cache": "1"}), "xnnpack", "builtin")
+    )

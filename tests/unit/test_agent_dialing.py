@@ -19,7 +19,7 @@ class Most(Random):
 def test_waits_double_up_to_the_cap():
     dialing = Dialing(["a:1"], Most())
     waits = [dialing.failed(Setback.UNREACHABLE) for _ in range(8)]
-    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 20.0, 20.0, 20.0]
 
 
 def test_hubs_take_turns_and_only_whole_rounds_count():
@@ -42,7 +42,7 @@ def test_after_a_steady_stream_the_same_hub_comes_first_and_the_count_begins_ane
 
 def test_a_hub_that_drops_streams_at_once_is_not_hammered():
     dialing = Dialing(["a:1"], Most())
-    assert [dialing.lost(0.1) for _ in range(6)][-1] == 30.0
+    assert [dialing.lost(0.1) for _ in range(6)][-1] == 20.0
 
 
 def test_refusals_are_slower_and_a_hubs_wish_is_a_lower_bound():
