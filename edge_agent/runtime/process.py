@@ -164,7 +164,9 @@ class Worker:
         self.on_end = None
         self._writer.close()
         try:
-            await asyncio.wait_for(self.ended.wait(), 0 if self.loaded is None else _STOP_S)
+            # Not wait_for, which may lose a cancellation that comes with the end.
+            async with asyncio.timeout(0 if self.loaded is None else _STOP_S):
+                await self.ended.wait()
         except TimeoutError:
             self.kill()
         finally:

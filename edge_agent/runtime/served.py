@@ -132,7 +132,8 @@ class ServedModel:
         """Let the requests that it has end, but no longer than `timeout_s`, then close. Whoever cancels it
         closes."""
         try:
-            await asyncio.wait_for(self._idle.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
         except TimeoutError:
             _log.warning("model %s: requests were still running as it stopped", self.artifact.model)
         await self.close()
