@@ -134,6 +134,7 @@ def test_the_invariants_hold_in_any_order(script: list[tuple]):
                 device = Device(State({n: Plan(p.desired, p.active) for n, p in device.disk.plans.items()}))
                 device.blobs, device.full = blobs, full
                 device.happen(decide.Started())
+        assert device.tried == {}, "a worker left behind"
         for model, plan in device.state.plans.items():
             serving = device.serving.get(model)
             if plan.phase is not Phase.RESTORING:

@@ -152,3 +152,10 @@ def digits_golden(folder: Path) -> bytes:
     return golden_file(
         folder, [({"pixels": pixels}, {"probabilities": digits_model().predict(pixels)})], 1e-4
     )
+
+
+def digits_golden_int8(folder: Path) -> bytes:
+    """The int8 model's, to within what int8 loses."""
+    pixels = np.linspace(0, 1, 3 * 64, dtype=np.float32).reshape(3, 64)
+    wanted = digits_model().predict(pixels)
+    return golden_file(folder, [({"pixels": pixels}, {"probabilities": wanted})], 0.2)
