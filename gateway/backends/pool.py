@@ -28,7 +28,7 @@ from gateway.core.errors import AttemptError
 from gateway.core.ports import Health, ModelHealth, Permit, Surroundings
 from gateway.pool.config import PoolConfig
 from gateway.pool.settings import DEPLOYMENT, app_name, settings_of
-from gateway.pool.status import PoolStatus
+from gateway.pool.status import PoolStatus, down_because, read_status
 from oip.codec import config_of, metadata_of, statistics_of
 from oip.errors import OipError
 from oip.reasons import STATUS, Reason
@@ -45,8 +45,6 @@ LOOK_S = 1.0
 """How often the keeper looks at the pool."""
 STALE_S = 5.0
 """A look older than this says nothing any more: Serve does not answer."""
-SLOW_START_S = 20.0
-"""How long a pool without a replica may take to start one before it counts as down."""
 FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 60.0
 _ELSEWHERE = frozenset(
@@ -93,7 +91,7 @@ class PoolEndpoint:
         self._status = PoolStatus(deployed=False)
         self._looked_at: float | None = None
         """When the pool's status was last had."""
-        self._idle_since: float | None = None
+        self._starting_since: float | None = None
         """Since when replicas start and none runs."""
         self._handle: Any = None
         self._keepers: list[asyncio.Task[None]] = []
@@ -158,7 +156,8 @@ class PoolEndpoint:
         now = time.monotonic()
         if self._looked_at is None or now - self._looked_at > STALE_S:
             return Health(up=False, detail="Ray Serve does not say how it is")
-        down = self._down(now)
+        starting_s = 0.0 if self._starting_since is None else now - self._starting_since
+        down = down_because(self._status, starting_s, self._config.replicas.min)
         if down:
             return Health(up=False, detail=down)
         troubles = [f"{key[0]}: {why}" for key in self._variants if (why := self._trouble(key, now))]
@@ -220,22 +219,6 @@ class PoolEndpoint:
             return found.failure
         return "" if self._pauses[key].over(now) else self._broken.get(key, "")
 
-    def _down(self, now: float) -> str:
-        """Why the pool as a whole is not to be asked now, "" when it is."""
-        status = self._status
-        if not status.deployed:
-            return "is not deployed on Ray Serve"
-        if status.running:
-            return ""
-        if status.failed:
-            return f"does not start: {status.reason or 'Ray Serve gave up'}; it is tried again"
-        idle_s = 0.0 if self._idle_since is None else now - self._idle_since
-        if idle_s > SLOW_START_S:
-            return f"no replica has started for {idle_s:.0f} s: {status.reason or 'none is ready yet'}"
-        if self._config.replicas.min and not status.running:
-            return status.reason or "its first replica is starting"
-        return ""
-
     async def _call(self, timeout_s: float, *args: Any) -> Any:
         """One call of a replica. Raises AttemptError, and nothing else but cancellation."""
         from ray.exceptions import RayActorError, RayError, TaskCancelledError, WorkerCrashedError
@@ -293,8 +276,6 @@ class PoolEndpoint:
             await asyncio.sleep(LOOK_S)
 
     async def _look(self) -> None:
-        from gateway.pool.status import read_status
-
         self._status = status = await self._blocking(read_status, self._config.name)
         self._looked_at = now = time.monotonic()
         if self._handle is None and status.deployed:
@@ -304,9 +285,9 @@ class PoolEndpoint:
                 serve.get_deployment_handle, DEPLOYMENT, app_name(self._config.name)
             )
         if status.running or not status.starting:
-            self._idle_since = None
-        elif self._idle_since is None:
-            self._idle_since = now
+            self._starting_since = None
+        elif self._starting_since is None:
+            self._starting_since = now
         if status.running:
             self._restart.end()
         self._looked.set()

@@ -11,6 +11,8 @@ START_FAILURE = "PoolStartError"
 """The type of the replica's own word on why it does not start, as Serve's messages name it."""
 _OWN_WORD = re.compile(rf"{START_FAILURE}: (.+)")
 _LONGEST = 400
+SLOW_START_S = 20.0
+"""How long a pool without a replica may take to start one before it counts as down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,22 @@ def read_status(pool: str) -> PoolStatus:
         failed=status == "DEPLOY_FAILED",
         reason=reason_in(deployment.message) if status != "HEALTHY" else "",
     )
+
+
+def down_because(status: PoolStatus, starting_s: float, least: int) -> str:
+    """Why the pool is not to be asked now, in a few words, "" when it is. `starting_s`: for how long replicas
+    have been starting while none runs; `least`: how many are to run always."""
+    if not status.deployed:
+        return "is not deployed on Ray Serve"
+    if status.running:
+        return ""
+    if status.failed:
+        return f"does not start: {status.reason or 'Ray Serve gave up'}; it is tried again"
+    if starting_s > SLOW_START_S:
+        return f"no replica has started for {starting_s:.0f} s: {status.reason or 'none is ready yet'}"
+    if least:
+        return status.reason or "its first replica is starting"
+    return ""
 
 
 def reason_in(message: str) -> str:
