@@ -52,7 +52,6 @@ class Lane:
 
     def __init__(self, session: Session, batching: Batching | None, name: str) -> None:
         self._session = session
-        self._batched = batching is not None
         self._waiting: Batcher[_Item] = Batcher(
             batching.max_size if batching else 1, batching.delay_ms / 1000 if batching else 0.0
         )
@@ -72,8 +71,7 @@ class Lane:
         if self._pump is None:
             self._pump = loop.create_task(self._work(), name="model runs")
         item = _Item(work, ends_at, loop.create_future())
-        key = batch_key(work) if self._batched else None
-        self._waiting.push(item, work.rows or 1, item.came, key)
+        self._waiting.push(item, work.rows or 1, item.came, batch_key(work))
         self._came.set()
         try:
             async with asyncio.timeout(max(0.0, ends_at - time.monotonic())):

@@ -140,7 +140,9 @@ def redeem(
             f"a device {name!r} is enrolled already: choose another name, or revoke that one first"
         )
     if spent:
-        raise _refused("this credential was enrolled before: the device must make a new one for a new token")
+        raise _refused(
+            "this credential was enrolled before: empty the agent's state folder, so that it makes a new one"
+        )
     redeemed = replace(token, redeemed_by=name, credential_sha256=asked.credential_sha256)
     return redeemed, Enrolled(name, token.site, dict(token.labels), asked.credential_sha256)
 

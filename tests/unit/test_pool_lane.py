@@ -148,3 +148,5 @@ async def test_closing_ends_what_waits_and_what_runs(lane: Lane, session: Gated)
             await task
         assert caught.value.reason is Reason.UNAVAILABLE
     assert session.runs == [[0]]
+    session.go.set()
+    await until(lambda: not any(thread.name.startswith("model-m") for thread in threading.enumerate()))

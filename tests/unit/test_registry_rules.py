@@ -48,7 +48,7 @@ USED = replace(TOKEN, redeemed_by="cam-7a", credential_sha256=ONE)
         (None, None, False, ASKED, NOW, Reason.FORBIDDEN, "no such enrolment token"),
         (TOKEN, None, False, ASKED, NOW + 60, Reason.FORBIDDEN, "expired"),
         (TOKEN, CAM, False, Redemption("cam-7a", OTHER), NOW, Reason.FORBIDDEN, "enrolled already"),
-        (TOKEN, None, True, ASKED, NOW, Reason.FORBIDDEN, "make a new one"),
+        (TOKEN, None, True, ASKED, NOW, Reason.FORBIDDEN, "makes a new one"),
         (TOKEN, None, False, Redemption("", ONE), NOW, Reason.MALFORMED, "no name"),
         (TOKEN, None, False, Redemption("../etc", ONE), NOW, Reason.MALFORMED, "no name for a device"),
         (TOKEN, None, False, Redemption("c" * 129, ONE), NOW, Reason.MALFORMED, "no name for a device"),

@@ -51,7 +51,7 @@ async def test_revoked_name_is_enrolled_anew_and_the_old_credential_is_gone(fold
     await book.enrol(first.text, "", ONE)
     await book.revoke("cam-7a")
     second = await book.issue("plant-9", {}, "cam-7a", 60)
-    with pytest.raises(OipError, match="make a new one"):
+    with pytest.raises(OipError, match="makes a new one"):
         await book.enrol(second.text, "", ONE)
     await book.enrol(second.text, "", OTHER)
     assert await book.devices() == (Enrolled("cam-7a", "plant-9", {}, OTHER),)

@@ -9,8 +9,6 @@ from gateway.store.tables import metadata
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
-    transactional_ddl=True,
-    render_as_batch=True,
 )
 with context.begin_transaction():
     context.run_migrations()
