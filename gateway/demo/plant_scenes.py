@@ -68,6 +68,7 @@ def _stays_on_site(stage: Stage, caller: Caller, tick: Tick) -> Row:
         and devices <= {NEAR, NEAR_TOO}
         and not (tally.failed or wrong or left)
         and public.endpoint == "gw-cloud"
+        and _right(stage, shown, public, FP32_TOLERANCE)
         and seen == len(shown.tobytes())
         and third_party
     )
@@ -169,6 +170,7 @@ def _from_zero(stage: Stage, caller: Caller, tick: Tick) -> Row:
         wrong += not _right(stage, pixels, answer, FP32_TOLERANCE)
         tally.add(answer)
         tick(1)
+    _until(lambda: _replicas(stage) > 0, 10)
     after = _replicas(stage)
     ok = not tally.failed and not wrong and before == 0 < after and tally.endpoints == ["server-room"]
     got = (
