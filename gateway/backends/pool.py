@@ -43,6 +43,8 @@ Key = tuple[str, str]
 
 LOOK_S = 1.0
 """How often the keeper looks at the pool."""
+CLOSE_S = 2.0
+"""How long the end of a closed handle is waited for."""
 STALE_S = 5.0
 """A look older than this says nothing any more: Serve does not answer."""
 FIRST_PAUSE_S = 2.0
@@ -116,6 +118,12 @@ class PoolEndpoint:
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            # Its router would go on telling Serve of its load for as long as this process lives.
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(CLOSE_S):
+                    await handle.shutdown_async()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def infer(

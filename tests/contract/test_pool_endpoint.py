@@ -117,6 +117,7 @@ def pools(surroundings: Surroundings) -> Iterator[Surroundings]:
         deploy.deploy_pools(surroundings.config)
         yield surroundings
         deploy.undeploy(surroundings.config)
+        serve.shutdown()
     finally:
         ray.shutdown()
 
