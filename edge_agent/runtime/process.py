@@ -50,6 +50,8 @@ class Loaded:
     delegate: str
     taken: int
     degraded: str
+    stateful: bool
+    """Each run takes a new interpreter."""
 
 
 class Worker:
@@ -230,6 +232,7 @@ def _loaded(header: Mapping[str, Any]) -> Loaded:
         str(header["delegate"]),
         int(header["taken"]),
         str(header["degraded"]),
+        bool(header["stateful"]),
     )
 
 

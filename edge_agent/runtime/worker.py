@@ -92,6 +92,7 @@ class _Worker:
                 "inputs": [[s.name, s.datatype, s.shape] for s in engine.input_specs],
                 "outputs": [[s.name, s.datatype, s.shape] for s in engine.output_specs],
                 "nodes": engine.nodes,
+                "stateful": facts.stateful,
                 **self._delegate(engine),
             }
         )

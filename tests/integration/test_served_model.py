@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_agent.runtime import RuntimeSettings, ServedModel
+from edge_agent.runtime import RuntimeSettings, ServedModel, served
 from edge_agent.runtime.launch import Artifact, TrialFailed
 from gateway.demo.artifacts import wakeword
 from oip.errors import OipError
@@ -86,6 +86,21 @@ async def test_no_callers_state_reaches_the_next(tmp_path: Path):
                 await model.infer(request("m", input_audio=noise), 20)
             answer = await model.infer(request("m", input_audio=silence), 20)
             assert abs(int(output(answer, np.uint8).item()) - wanted) <= 1
+
+
+async def test_a_worker_that_made_many_interpreters_is_relieved_between_two_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(served, "RENEW_AFTER", 10)
+    word = wakeword(tmp_path)
+    with np.load(f"{word}.golden.npz") as golden:
+        silence, wanted = golden["0/input/input_audio"], int(golden["0/output/dense_1"].item())
+    async with serving(tmp_path, word.read_bytes()) as model:
+        first = model.worker_pid
+        while model.worker_pid == first:
+            answer = await model.infer(request("m", input_audio=silence), 20)
+            assert abs(int(output(answer, np.uint8).item()) - wanted) <= 1
+        await until(lambda: not alive(first or 0))
 
 
 async def test_a_free_first_dimension_takes_what_comes(tmp_path: Path):
