@@ -57,6 +57,7 @@ class Stream:
     async def run(self, hub: str, credential: str) -> None:
         """Connect and serve until the stream ends. Returns when it ends because of `drain`; raises
         CallEnded otherwise."""
+        await client.reach(hub)
         async with client.channel_to(hub) as stub:
             call: Any = stub.Connect(metadata=client.bearer(credential))
             read = asyncio.create_task(self._read(call))

@@ -29,7 +29,7 @@ def make(target: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
 
 def copy_sources(target: Path) -> Path:
     """The packages and what `make layers` reads, in a folder of their own."""
-    for name in ("gateway", "proto"):
+    for name in ("gateway", "edge_agent", "proto"):
         shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("Makefile", "pyproject.toml", "requirements.lock"):
         shutil.copy(ROOT / name, target)
