@@ -80,8 +80,11 @@ class Stream:
             read.result()
 
     async def drain(self, grace_s: float) -> None:
-        """Take no more inferences, answer those that run, at most `grace_s`, and end the stream."""
+        """Take no more inferences, answer those that run, at most `grace_s`, and end the stream. One that
+        is not up yet is left to be cancelled."""
         self._leaving = True
+        if not self._up.is_set():
+            return
         self.session.drain()
         self._wake.set()
         try:
