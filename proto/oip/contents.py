@@ -12,7 +12,7 @@ import numpy as np
 
 from oip import tensors, wording
 from oip.parts import InputPart
-from oip.scan import FIXED32, FIXED64, LEN, MAX_FIELDS, VARINT, Broken, Span, fields, length_varint
+from oip.scan import FIXED32, FIXED64, LEN, VARINT, Broken, Span, fields, length_varint
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -39,41 +39,44 @@ _NARROW = frozenset({"INT8", "INT16", "UINT8", "UINT16"})
 """Datatypes that their field has room to exceed."""
 
 
-def find_elements(body: bytes, part: InputPart, model: str) -> list[Span]:
+def find_elements(body: bytes, part: InputPart, model: str, budget: list[int]) -> list[Span]:
     """Where the elements of `part` lie in its typed contents: numbers without their tags, several in one
-    span where they are packed; of BYTES one span each.
+    span where they are packed; BYTES as one span of whole fields.
 
-    Raises OipError MALFORMED for elements of another type than the input's, and Broken.
+    `budget` is how many fields may be walked, those of BYTES excepted; it is counted down. Raises
+    OipError MALFORMED for elements of another type than the input's, and Broken.
     """
     assert part.contents is not None
     wanted = _FIELD.get(part.datatype, 0)
     low, high = part.contents
-    if wanted == _BYTES and (elements := _only_bytes(body, low, high)) is not None:
-        return elements
+    if wanted == _BYTES and _count_bytes(body, low, high) is not None:
+        return [(low, high)]
     spans: list[Span] = []
     others: set[int] = set()
-    for number, wire, _, start, end in fields(body, low, high, [MAX_FIELDS]):
+    for number, wire, _, start, end in fields(body, low, high, budget):
         if number > _BYTES:
             continue
         if wire not in (_WIRE[number], LEN):
             raise Broken(f"field {number} of an input's contents has wire type {wire}")
-        if number == wanted:
-            if start < end or number == _BYTES:
+        if number == wanted != _BYTES:
+            if start < end:
                 spans.append((start, end))
         elif start < end or number == _BYTES:
             others.add(number)
-    if others:
-        if spans and min(others) > wanted:
-            raise wording.second_contents(part.name, model)
-        raise wording.other_contents(part.name, model, _TYPE[min(others)], part.datatype)
-    return spans
+    if not others:
+        return spans
+    if others == {_BYTES} == {wanted}:
+        raise Broken("an input's contents hold BYTES and unknown fields")
+    if spans and min(others) > wanted:
+        raise wording.second_contents(part.name, model)
+    raise wording.other_contents(part.name, model, _TYPE[min(others)], part.datatype)
 
 
 def count(body: bytes, datatype: str, spans: Sequence[Span]) -> int:
     """How many elements the spans hold. Raises Broken for spans that end inside one."""
     field = _FIELD.get(datatype, 0)
     if field == _BYTES:
-        return len(spans)
+        return sum(_count_bytes(body, low, high) or 0 for low, high in spans)
     if _WIRE.get(field) == VARINT:
         return sum(len(_ends(body, span)) for span in spans)
     size = tensors.SIZES[datatype] or 1
@@ -89,14 +92,15 @@ def decode(body: bytes, datatype: str, spans: Sequence[Span]) -> Array:
     An int32 or uint32 in the message is the low 32 bits of its varint, as in protobuf.
     """
     kind = tensors.dtype(datatype)
-    if _FIELD[datatype] == _BYTES:
-        elements = np.empty(len(spans), dtype=object)
-        elements[:] = [body[start:end] for start, end in spans]
+    if _FIELD.get(datatype) == _BYTES:
+        items = [body[start:end] for low, high in spans for *_, start, end in fields(body, low, high, [high])]
+        elements = np.empty(len(items), dtype=object)
+        elements[:] = items
         return elements
-    if _WIRE[_FIELD[datatype]] != VARINT:
-        return np.frombuffer(b"".join(body[start:end] for start, end in spans), dtype=kind)
     if not spans:
         return np.empty(0, dtype=kind)
+    if _WIRE[_FIELD[datatype]] != VARINT:
+        return np.frombuffer(b"".join(body[start:end] for start, end in spans), dtype=kind)
     numbers = np.concatenate([_varints(body, span) for span in spans])
     return numbers != 0 if datatype == "BOOL" else numbers.astype(kind)
 
@@ -111,10 +115,10 @@ def check_range(body: bytes, part: InputPart, spans: Sequence[Span]) -> None:
             raise tensors.out_of_range(part.datatype, int(outside[0]), tensors.input_at(part.name))
 
 
-def _only_bytes(body: bytes, low: int, high: int) -> list[Span] | None:
-    """The elements of contents that hold nothing but bytes_contents: there may be millions."""
-    spans: list[Span] = []
-    add = spans.append
+def _count_bytes(body: bytes, low: int, high: int) -> int | None:
+    """How many elements contents hold that are nothing but bytes_contents, of which there may be millions;
+    None for other contents."""
+    found = 0
     at = low
     while at < high:
         if body[at] != _BYTES << 3 | LEN or at + 1 == high:
@@ -123,11 +127,11 @@ def _only_bytes(body: bytes, low: int, high: int) -> list[Span] | None:
         at += 2
         if size > 0x7F:
             size, at = length_varint(body, at - 1, high, 0x7FFFFFFF, "a length")
-        if at + size > high:
-            return None
-        add((at, at + size))
         at += size
-    return spans
+        if at > high:
+            return None
+        found += 1
+    return found
 
 
 def _ends(body: bytes, span: Span) -> Array:

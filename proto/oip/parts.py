@@ -153,7 +153,7 @@ def _input(body: bytes, low: int, high: int, budget: list[int]) -> InputPart:
         if wire != LEN and not (wire == VARINT and number == 3):
             raise Broken(f"field {number} of an input has wire type {wire}")
         if number == 3:
-            _dimensions(body, start, end, wire, shape)
+            _dimensions(body, start, end, wire, shape, budget)
         elif number == 4:
             keys.append(_parameter(body, start, end, budget))
         else:
@@ -188,14 +188,16 @@ def _output(body: bytes, low: int, high: int, budget: list[int]) -> OutputPart:
     return OutputPart(name or "", tuple(parameters))
 
 
-def _dimensions(body: bytes, at: int, end: int, wire: int, shape: list[int]) -> None:
-    """Adds the dimensions between `at` and `end`, packed or alone, to `shape`."""
+def _dimensions(body: bytes, at: int, end: int, wire: int, shape: list[int], budget: list[int]) -> None:
+    """Adds the dimensions between `at` and `end`, packed or alone, to `shape`; each takes of the budget,
+    or a message could hold millions."""
     if wire == LEN and end > at and body[end - 1] > 0x7F:
         raise Broken("a shape ends inside a number")
     while at < end:
         value, at = varint(body, at)
-        if len(shape) == MAX_FIELDS:
-            raise Broken(f"a shape has more than {MAX_FIELDS} dimensions")
+        budget[0] -= 1
+        if budget[0] < 0:
+            raise Broken(f"it has more than {MAX_FIELDS} fields and dimensions")
         shape.append(signed(value))
 
 

@@ -25,13 +25,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from oip import contents, tensors, wording
+from oip.errors import OipError
 from oip.names import shown
 from oip.parts import InputPart, OutputPart, Parameter, RequestParts, read_request
 from oip.reasons import Reason
-from oip.scan import Broken, Span, refuse_broken
+from oip.scan import MAX_FIELDS, Broken, Span, refuse_broken
 from oip.signature import Signature, TensorSpec
 
-FAST_BYTES = 2**20
+FAST_BYTES = 2**18
 """Requests up to this size are checked in milliseconds whatever they hold."""
 
 _KINDS = {
@@ -63,8 +64,16 @@ def check_request(body: bytes, signature: Signature, model: str) -> None:
 
 
 def checks_fast(body: bytes, signature: Signature) -> bool:
-    """Whether `check_request` takes milliseconds only: a request without megabytes of BYTES."""
-    return len(body) <= FAST_BYTES or not any(spec.datatype == "BYTES" for spec in signature.inputs)
+    """Whether `check_request` takes milliseconds only: no megabytes of BYTES or of typed contents."""
+    if len(body) <= FAST_BYTES:
+        return True
+    if any(spec.datatype == "BYTES" for spec in signature.inputs):
+        return False
+    try:
+        parts = read_request(body)
+    except OipError:
+        return True
+    return not any(part.datatype == "BYTES" or _is_long(part.contents) for part in parts.inputs)
 
 
 def check_parts(body: bytes, parts: RequestParts, signature: Signature, model: str) -> list[Data]:
@@ -73,7 +82,8 @@ def check_parts(body: bytes, parts: RequestParts, signature: Signature, model: s
     specs = {spec.name: spec for spec in signature.inputs}
     _check_names(parts, specs, model)
     try:
-        data = [_find_data(body, parts, at, model) for at in range(len(parts.inputs))]
+        budget = [MAX_FIELDS]
+        data = [_find_data(body, parts, at, model, budget) for at in range(len(parts.inputs))]
         if specs:
             _check_against(parts.inputs, specs, signature.max_batch, model)
         for part, found in zip(parts.inputs, data, strict=True):
@@ -97,6 +107,10 @@ def check_framing(name: str, model: str, raw: bytes | memoryview, count: int) ->
         raise wording.cut_element(name, fault.size, fault.left)
     short = fault.kind == "elements"
     raise (wording.too_few_elements if short else wording.too_many_elements)(name, model, count, fault.found)
+
+
+def _is_long(contents: Span | None) -> bool:
+    return contents is not None and contents[1] - contents[0] > FAST_BYTES
 
 
 def _check_parameters(parameters: Sequence[Parameter]) -> None:
@@ -132,7 +146,7 @@ def _check_names(parts: RequestParts, specs: dict[str, TensorSpec], model: str) 
         raise wording.missing_inputs(model, least, len(specs), names, missing)
 
 
-def _find_data(body: bytes, parts: RequestParts, at: int, model: str) -> Data:
+def _find_data(body: bytes, parts: RequestParts, at: int, model: str, budget: list[int]) -> Data:
     part = parts.inputs[at]
     where = tensors.input_at(part.name)
     tensors.check_datatype(part.datatype, where)
@@ -143,7 +157,7 @@ def _find_data(body: bytes, parts: RequestParts, at: int, model: str) -> Data:
         if at < len(parts.raws):
             return Data(False, (parts.raws[at],))
     elif part.contents is not None:
-        return Data(True, contents.find_elements(body, part, model))
+        return Data(True, contents.find_elements(body, part, model, budget))
     raise wording.no_data(part.name, model)
 
 

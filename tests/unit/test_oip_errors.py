@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from oip.errors import MAX_ERROR_BODY_BYTES, error_body
+from oip.errors import MAX_ERROR_BODY_BYTES, OipError, error_body, http_error
+from oip.reasons import Reason
 
 
 def test_a_message_is_one_json_member():
@@ -24,3 +25,17 @@ def test_a_message_that_just_fits_is_whole():
     room = MAX_ERROR_BODY_BYTES - len(error_body(""))
     assert json.loads(error_body("a" * room))["error"] == "a" * room
     assert json.loads(error_body("a" * (room + 1)))["error"] == "a" * (room - 6) + "…"
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "headers"),
+    [
+        (Reason.MALFORMED, 400, {}),
+        (Reason.UNAVAILABLE, 503, {"retry-after": "1"}),
+        (Reason.UNSUPPORTED_CODING, 415, {"accept-encoding": "identity"}),
+    ],
+)
+def test_an_error_as_an_http_answer(reason: Reason, status: int, headers: dict[str, str]):
+    answer = http_error(OipError(reason, "no"))
+    assert (answer.status, answer.body) == (status, b'{"error": "no"}')
+    assert dict(answer.headers) == {"content-type": "application/json"} | headers

@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from oip.codec import HttpInferContext, decode_infer, decodes_fast
 from oip.errors import OipError
-from oip.http_request import HEADER_LENGTH
+from oip.http_request import HEADER_LENGTH, joined_headers
 from oip.reasons import Reason
 
 VALUES = list(range(16))
@@ -375,3 +375,8 @@ def test_what_takes_long_to_decode_is_known_beforehand(text: bytes, tail: int, f
 def test_a_broken_header_length_counts_as_all_json():
     for broken in ("x", "9" * 5000, "-1", str(2**40)):
         assert not decodes_fast({HEADER_LENGTH.lower(): broken}, b"\0" * (2**16 + 1))
+
+
+def test_headers_that_came_twice_are_joined():
+    headers = [("a", "1"), ("b", b"\xe9"), ("a", "2")]
+    assert joined_headers(headers) == {"a": "1,2", "b": "é"}
