@@ -23,6 +23,7 @@ from edgewire.v1 import inside_pb2, inside_pb2_grpc
 from gateway.backends._fleet import Seen, seen
 
 RETRY_S = 0.25
+CLOSE_S = 1.0
 OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
@@ -50,6 +51,7 @@ class HubLink:
         self.hub = inside_pb2_grpc.HubInsideStub(self._channel)
         # The stub makes its calls at run time, so a type checker cannot see them.
         self._health: Any = health_pb2_grpc.HealthStub(self._channel)
+        self._watched: Any = None
         self._watcher = asyncio.create_task(self._watch(), name="watch the edge hub")
 
     def listen(self, listener: Changed) -> None:
@@ -74,12 +76,16 @@ class HubLink:
     async def close(self) -> None:
         self._watcher.cancel()
         await asyncio.gather(self._watcher, return_exceptions=True)
+        if self._watched is not None:
+            self._watched.cancel()
+            await ended(self._watched)
         await self._channel.close()
 
     async def _watch(self) -> None:
         while True:
             try:
-                async for message in self.hub.Watch(inside_pb2.WatchRequest()):
+                self._watched = self.hub.Watch(inside_pb2.WatchRequest())
+                async for message in self._watched:
                     self._heard(message)
             except grpc.aio.AioRpcError:
                 pass
@@ -116,6 +122,16 @@ class HubLink:
                 listener(names)
             except Exception:  # one group's trouble is not the others', nor the end of the watch
                 logger.exception("a device group could not be brought up to date")
+
+
+async def ended(*calls: Any) -> None:
+    """Wait, for CLOSE_S at most, until gRPC has said its last word of calls that were cancelled."""
+    if calls:
+        codes = [asyncio.ensure_future(call.code()) for call in calls]
+        await asyncio.wait(codes, timeout=CLOSE_S)
+        for code in codes:
+            code.cancel()
+        await asyncio.gather(*codes, return_exceptions=True)
 
 
 _links: dict[tuple[asyncio.AbstractEventLoop, str], tuple[HubLink, int]] = {}

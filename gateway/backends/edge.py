@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from gateway.core.config import EndpointConfig
 from gateway.core.errors import AttemptError
+from gateway.core.fleet import Group
 from gateway.core.ports import Health, ModelHealth, Permit, RemoteSpan, Surroundings
 from gateway.edgehub.groups import EdgeConfig
 from oip.errors import OipError
@@ -63,6 +64,7 @@ class EdgeEndpoint:
         self._config = config
         self._surroundings = surroundings
         self._members = _fleet.Members(config)
+        self._group = Group()
         self._models = DeviceModels(config.name, self._members)
         self._link: HubLink | None = None
         self._calls: set[Any] = set()
@@ -74,9 +76,13 @@ class EdgeEndpoint:
             self._link.listen(self._changed)
 
     async def close(self) -> None:
+        """End the calls that run, with an AttemptError. What gRPC still has to say of them must find this
+        loop running, so their ends are waited for."""
         link, self._link = self._link, None
-        for call in list(self._calls):
+        calls = list(self._calls)
+        for call in calls:
             call.cancel()
+        await self._hub.ended(*calls)
         if link is not None:
             link.leave(self._changed)
             await self._hub.release(self._surroundings.hub)
@@ -86,6 +92,8 @@ class EdgeEndpoint:
     ) -> bytes:
         loop = asyncio.get_running_loop()
         began = loop.time()
+        if timeout_s <= 0:
+            raise self._failed(Reason.DEADLINE, "was given no time", sent=False)
         link = await self._connected(timeout_s)
         left = began + timeout_s - loop.time()
         request = self._request(body, metadata, left, permit)
@@ -105,15 +113,17 @@ class EdgeEndpoint:
         link = self._link
         if link is None:
             return Health(up=False, detail="there is no edge hub here")
+        began = asyncio.get_running_loop().time()
         try:
             await link.check(timeout_s)
         except self._grpc.aio.AioRpcError as error:
             late = error.code() is self._grpc.StatusCode.DEADLINE_EXCEEDED
             detail = f"did not answer within {timeout_s:g} s" if late else "the edge hub cannot be reached"
             return Health(up=False, detail=detail)
-        if not link.up:
+        left = began + timeout_s - asyncio.get_running_loop().time()
+        if not link.up and not await link.connected(left):
             return Health(up=False, detail="the edge hub has not told of its devices yet")
-        ready = self._members.group().ready
+        ready = self._group.ready
         return Health(
             up=True,
             detail="; ".join(filter(None, (self._models.odd(*model) for model in models))),
@@ -138,7 +148,8 @@ class EdgeEndpoint:
     def _changed(self, names: Collection[str]) -> None:
         link = self._link
         if link is not None and self._members.take_in(names, link.fleet):
-            self._surroundings.fleet(self._config.name, self._members.group())
+            self._group = self._members.group()
+            self._surroundings.fleet(self._config.name, self._group)
 
     async def _connected(self, timeout_s: float) -> HubLink:
         """Raises AttemptError (not sent) when the hub is not there."""
@@ -178,6 +189,7 @@ class EdgeEndpoint:
         try:
             call = link.hub.Forward(request, timeout=left_s + GUARD_S)
             self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
             return await call
         except self._grpc.aio.AioRpcError as error:
             raise self._lost(error) from None
@@ -190,10 +202,8 @@ class EdgeEndpoint:
             # Closing cancels the calls, not the tasks that wait for them.
             raise self._failed(Reason.UNAVAILABLE, "was closed", sent=True) from None
         finally:
-            if call is not None:
-                self._calls.discard(call)
-                if not call.done():
-                    call.cancel()
+            if call is not None and not call.done():
+                call.cancel()
 
     def _lost(self, error: Any) -> AttemptError:
         """The call to the hub itself failed."""

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,7 +26,10 @@ from oip.reasons import Reason
 
 CHUNK_BYTES = 256 * 1024
 FETCHES = 32
-"""Fetches at once; a device waits for its turn."""
+"""Downloads at once; a device waits for its turn."""
+FETCHES_OF_ONE = 4
+STALLED_S = 60.0
+"""A device that takes not one chunk in so long has given up its download."""
 RETRY_KEY = "retry-after-ms"
 logger = logging.getLogger(__name__)
 
@@ -58,6 +62,7 @@ class DeviceCalls(edge_pb2_grpc.EdgeHubServicer):
         self._clock = clock
         self._admission = Admission()
         self._fetches = asyncio.Semaphore(FETCHES)
+        self._fetching: Counter[str] = Counter()
         self._closing = False
 
     def close(self) -> None:
@@ -85,6 +90,7 @@ class DeviceCalls(edge_pb2_grpc.EdgeHubServicer):
         stream = Stream(enrolled, self._terms, self._fleet, self._clock)
         stream.session.desire(self._desire(enrolled))
         self._streams.join(stream)
+        logger.info("device %s connects", enrolled.name)
         tasks = [
             asyncio.create_task(work, name=f"{what} {enrolled.name}")
             for what, work in (
@@ -104,6 +110,7 @@ class DeviceCalls(edge_pb2_grpc.EdgeHubServicer):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        logger.info("device %s left: %s", enrolled.name, "it was done" if left else stream.closed.text)
         if not left:
             await _abort(context, stream.closed.status, stream.closed.text)
 
@@ -115,18 +122,23 @@ class DeviceCalls(edge_pb2_grpc.EdgeHubServicer):
         path, size = found
         if request.offset > size:
             await _abort(context, "OUT_OF_RANGE", f"The file has {size} bytes.")
-        async with self._fetches:
-            try:
+        if self._fetching[enrolled.name] >= FETCHES_OF_ONE:
+            await _abort(context, "RESOURCE_EXHAUSTED", f"Device {enrolled.name} has downloads under way.")
+        self._fetching[enrolled.name] += 1
+        try:
+            async with self._fetches:
                 await _send_file(context, path, size, request.offset)
-            except OSError as error:
-                logger.error("an artifact cannot be read: %s", error)
-                await _abort(context, "UNAVAILABLE", "The hub cannot read the file at the moment.")
-            except EOFError:
-                await _abort(
-                    context,
-                    "DATA_LOSS",
-                    "The file has changed since the gateway started: restart the gateway.",
-                )
+        except OSError as error:
+            # TimeoutError is one: the device has stalled.
+            logger.warning("a download of device %s ended: %s", enrolled.name, error or type(error).__name__)
+            await _abort(context, "UNAVAILABLE", "The download cannot go on at the moment.")
+        except EOFError:
+            text = "The file has changed since the gateway started: restart the gateway."
+            await _abort(context, "DATA_LOSS", text)
+        finally:
+            self._fetching[enrolled.name] -= 1
+            if not self._fetching[enrolled.name]:
+                del self._fetching[enrolled.name]
 
     async def _known(self, context: Context) -> Enrolled:
         """The device that calls. Ends the call for anybody else."""
@@ -159,7 +171,7 @@ async def _write(context: Context, stream: Stream) -> None:
 
 
 async def _send_file(context: Context, path: Path, size: int, offset: int) -> None:
-    """Raises EOFError when the file is not as long as it was."""
+    """Raises EOFError when the file is not as long as it was, OSError when it cannot be read or sent."""
     handle = await asyncio.to_thread(path.open, "rb")
     try:
         if os.fstat(handle.fileno()).st_size != size:
@@ -170,7 +182,8 @@ async def _send_file(context: Context, path: Path, size: int, offset: int) -> No
             if not piece:
                 raise EOFError
             offset += len(piece)
-            await context.write(edge_pb2.Chunk(piece=piece))
+            async with asyncio.timeout(STALLED_S):
+                await context.write(edge_pb2.Chunk(piece=piece))
     finally:
         handle.close()
 

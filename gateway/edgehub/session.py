@@ -42,7 +42,7 @@ class Terms:
     gateway: str
     heartbeat_s: float = 2.0
     max_message_bytes: int = 64 * 2**20
-    max_inflight: int = 64
+    max_inflight: int = 256
     max_held_bytes: int = 4 * 64 * 2**20
     hello_s: float = 10.0
 

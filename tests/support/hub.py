@@ -159,9 +159,9 @@ class HubProcess:
         self._socket = folder / "hub.sock"
         self._port = port
         listed = [{**asdict(d), "credential_sha256": d.credential_sha256.hex()} for d in devices]
-        self._told = json.dumps(
-            {"devices": listed, "port": port, "socket": str(self._socket), "beat": heartbeat_s}
-        )
+        told = {"devices": listed, "port": port, "socket": str(self._socket), "beat": heartbeat_s}
+        self._file = folder / "hub.json"
+        self._file.write_text(json.dumps(told))
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -175,7 +175,7 @@ class HubProcess:
     def start(self) -> None:
         """Returns once it listens."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.hub", self._told],
+            [sys.executable, "-m", "tests.support.hub", str(self._file)],
             env=source_env(),
             stdout=subprocess.PIPE,
             text=True,
@@ -226,4 +226,4 @@ async def _serve(told: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(json.loads(sys.argv[1])))
+    asyncio.run(_serve(json.loads(Path(sys.argv[1]).read_text())))

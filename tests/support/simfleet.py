@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import hashlib
 import random
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -86,6 +88,8 @@ class SimDevice:
     welcome: edge_pb2.Welcome | None = None
     cancelled: list[str] = field(default_factory=list)
     """OIP ids of the inferences that the hub cancelled here."""
+    log: Path | None = None
+    """Takes the same ids, one a line."""
     given: int = 0
     up: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -231,6 +235,8 @@ class SimDevice:
         except asyncio.CancelledError:
             with contextlib.suppress(DecodeError):
                 self.cancelled.append(service_pb2.ModelInferRequest.FromString(given.body).id)
+                if self.log is not None:
+                    self.log.write_text("".join(f"{one}\n" for one in self.cancelled))
             raise
         if given.infer.traceparent:
             took = round((loop.time() - began) * 1e6)
@@ -348,3 +354,13 @@ def numbers(model: str, count: int, request_id: str = "") -> bytes:
     request.inputs.add(name="INPUT0", datatype="FP32", shape=(1, count))
     request.raw_input_contents.append(value.tobytes())
     return request.SerializeToString()
+
+
+async def _one(hub: str, name: str, log: str) -> None:
+    device = SimDevice(hub, name, run_fixture, FIXTURE_STATES, back_off_s=0.1, log=Path(log))
+    device.start()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_one(*sys.argv[1:]))
