@@ -67,8 +67,10 @@ def check_golden(
 
 
 def check_finite(outputs: Mapping[str, Array]) -> None:
-    """Raises GoldenFailed for an output that holds NaN or infinity."""
+    """Raises GoldenFailed for an output that holds nothing, NaN or infinity."""
     for name, array in outputs.items():
+        if not array.size:
+            raise GoldenFailed(f"the model answers zeros with an empty output {name[:64]!r}")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise GoldenFailed(f"the model answers zeros with no finite number in output {name[:64]!r}")
 

@@ -38,6 +38,7 @@ _SUBGRAPHS_OF = {
     "IfOptions": ("ThenSubgraphIndex", "ElseSubgraphIndex"),
     "WhileOptions": ("CondSubgraphIndex", "BodySubgraphIndex"),
 }
+_STRINGS_OF = {"VarHandleOptions": (4, 6)}
 _UNREADABLE = (
     struct.error, IndexError, ValueError, TypeError, AttributeError, OverflowError, KeyError, RecursionError,
 )  # fmt: skip
@@ -294,6 +295,8 @@ class _Reader:
         options = getattr(tflite, name)()
         options.Init(union.Bytes, union.Pos)
         self._table(options)
+        for slot in _STRINGS_OF.get(name, ()):
+            self._string(options, slot)
         for method in dir(options):
             if method.endswith("AsNumpy"):
                 getattr(options, method)()

@@ -50,6 +50,8 @@ class Loaded:
     delegate: str
     taken: int
     degraded: str
+    stateful: bool
+    """Each run takes a new interpreter."""
 
 
 class Worker:
@@ -100,6 +102,7 @@ class Worker:
         except BaseException:
             ours.close()
             process.kill()
+            await asyncio.shield(process.wait())
             raise
         return cls(process, reader, writer)
 
@@ -163,7 +166,9 @@ class Worker:
         self.on_end = None
         self._writer.close()
         try:
-            await asyncio.wait_for(self.ended.wait(), 0 if self.loaded is None else _STOP_S)
+            # Not wait_for, which may lose a cancellation that comes with the end.
+            async with asyncio.timeout(0 if self.loaded is None else _STOP_S):
+                await self.ended.wait()
         except TimeoutError:
             self.kill()
         finally:
@@ -227,6 +232,7 @@ def _loaded(header: Mapping[str, Any]) -> Loaded:
         str(header["delegate"]),
         int(header["taken"]),
         str(header["degraded"]),
+        bool(header["stateful"]),
     )
 
 

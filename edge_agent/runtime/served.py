@@ -28,6 +28,9 @@ FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 60.0
 CRASHES_OF_A_DELEGATE = 3
 """So many in a row, and the next delegate of the chain takes over."""
+RENEW_AFTER = 20_000
+"""tflite-runtime 2.14 loses some 740 bytes with each interpreter that it makes. After so many runs of a
+model that needs a new one for each, about 15 MB, another worker takes over."""
 
 
 @dataclass(eq=False, slots=True)
@@ -55,6 +58,7 @@ class ServedModel:
         self._idle.set()
         self._closing = False
         self._falls = 0
+        self._relief: asyncio.Task[Launched] | None = None
         self._take_on(launched)
         self.trouble = ""
         self._server = asyncio.create_task(self._serve(), name=f"tidegate model {artifact.model}")
@@ -129,13 +133,14 @@ class ServedModel:
                 self._idle.set()
 
     async def drain(self, timeout_s: float) -> None:
-        """Let the requests that it has end, but no longer than `timeout_s`, then close."""
+        """Let the requests that it has end, but no longer than `timeout_s`, then close. Whoever cancels it
+        closes."""
         try:
-            await asyncio.wait_for(self._idle.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
         except TimeoutError:
             _log.warning("model %s: requests were still running as it stopped", self.artifact.model)
-        finally:
-            await self.close()
+        await self.close()
 
     async def close(self) -> None:
         """Fail what waits, end the worker. Can be called again."""
@@ -143,6 +148,11 @@ class ServedModel:
         self._server.cancel()
         await asyncio.gather(self._server, return_exceptions=True)
         self._fail_all("it is stopping")
+        if (relief := self._relief) is not None:
+            relief.cancel()
+            await asyncio.wait((relief,))
+            if not relief.cancelled() and relief.exception() is None:
+                await relief.result().worker.close()
         await self._worker.close()
 
     def _take_on(self, launched: Launched) -> None:
@@ -153,6 +163,7 @@ class ServedModel:
         self._chain = launched.chain
         self._skipped: tuple[str, ...] = (*getattr(self, "_skipped", ()), *launched.skipped)
         self._began = time.monotonic()
+        self._runs = 0
 
     async def _serve(self) -> None:
         while True:
@@ -160,11 +171,32 @@ class ServedModel:
                 jobs = await self._next()
                 if jobs:
                     await self._run(jobs)
+                await self._renew(len(jobs))
             except WorkerEnded as fault:
                 await self._restart(str(fault))
 
+    async def _renew(self, runs: int) -> None:
+        """Have a worker that has made many interpreters relieved by another, between two runs."""
+        if not self._loaded.stateful:
+            return
+        self._runs += runs
+        if self._relief is None:
+            if self._runs >= RENEW_AFTER:
+                self._relief = asyncio.create_task(launch(self.artifact, self._settings, self._chain))
+                self._relief.add_done_callback(lambda _: self._woken.set())
+        elif self._relief.done():
+            relief, self._relief, self._runs = self._relief, None, 0
+            try:
+                launched = relief.result()
+            except TrialFailed as fault:
+                _log.warning("model %s: no worker to relieve its own: %s", self.artifact.model, fault)
+                return
+            relieved = self._worker
+            self._take_on(launched)
+            await relieved.close()
+
     async def _next(self) -> list[_Job]:
-        """The next batch. Raises WorkerEnded when the worker ends while nothing is to do."""
+        """The next batch; none when something else is to be looked at. Raises WorkerEnded when the worker ends while nothing is to do."""
         while True:
             self._woken.clear()
             now = time.monotonic()
@@ -172,6 +204,8 @@ class ServedModel:
                 return [job for job in jobs if not job.answer.done()]
             if self._worker.ended.is_set():
                 raise WorkerEnded(f"its worker {self._worker.how}")
+            if self._relief is not None and self._relief.done():
+                return []
             due = self._batcher.due(now)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if due is None else due - now):

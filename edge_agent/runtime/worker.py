@@ -34,6 +34,7 @@ class _Worker:
     def __init__(self, link: socket.socket) -> None:
         self._link = link
         self._shown = ("", "")
+        self._loaded = False
 
     def serve(self) -> int:
         header, _ = self._read() or ({}, {})
@@ -84,12 +85,14 @@ class _Worker:
             return self._refuse("the model needs more memory than a worker may take")
         except OSError:
             return self._refuse("the artifact cannot be read from the device's disk")
+        self._loaded = True
         self._write(
             {
                 "event": "loaded",
                 "inputs": [[s.name, s.datatype, s.shape] for s in engine.input_specs],
                 "outputs": [[s.name, s.datatype, s.shape] for s in engine.output_specs],
                 "nodes": engine.nodes,
+                "stateful": facts.stateful,
                 **self._delegate(engine),
             }
         )
@@ -120,7 +123,9 @@ class _Worker:
         self._write({"event": "refused", "reason": reason})
 
     def _say(self, stage: str) -> None:
-        self._write({"event": "stage", "stage": stage})
+        """What is about to begin; once it is loaded, an answer is all that the agent waits for."""
+        if not self._loaded:
+            self._write({"event": "stage", "stage": stage})
 
     def _write(self, header: dict[str, Any], tensors: Mapping[str, Any] | None = None) -> None:
         from edge_agent.runtime import frames

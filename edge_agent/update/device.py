@@ -36,7 +36,7 @@ _STATES = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _Serving:
     target: Target
     served: ServedModel
@@ -59,6 +59,8 @@ class DeviceModels:
         self._tried: dict[str, _Serving] = {}
         self._jobs: dict[str, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
+        self._leaving: list[_Serving] = []
+        """What serves no longer and still has requests."""
         self._closed = False
 
     async def start(self) -> None:
@@ -78,9 +80,9 @@ class DeviceModels:
         for job in jobs:
             job.cancel()
         await asyncio.gather(*jobs, return_exceptions=True)
-        serving = [*self._serving.values(), *self._tried.values()]
+        entries = [*self._serving.values(), *self._tried.values(), *self._leaving]
         self._serving, self._tried = {}, {}
-        await asyncio.gather(*(entry.served.close() for entry in serving))
+        await asyncio.gather(*(entry.served.close() for entry in entries))
 
     def desire(self, desired: Sequence[edge_pb2.DesiredModel], fetch: Fetcher) -> None:
         """As `ports.Models.desire`."""
@@ -110,7 +112,7 @@ class DeviceModels:
 
     @property
     def inflight(self) -> int:
-        return sum(entry.served.inflight for entry in self._serving.values())
+        return sum(entry.served.inflight for entry in (*self._serving.values(), *self._leaving))
 
     def states(self) -> list[edge_pb2.ModelState]:
         """As `ports.Models.states`."""
@@ -215,8 +217,12 @@ class DeviceModels:
 
     def _end(self, entry: _Serving) -> None:
         """Let its requests end in the background."""
-        drain = entry.served.drain(self._settings.run_timeout_s)
-        self._let_end(asyncio.create_task(drain, name=f"tidegate drain {entry.target.model}"))
+        self._leaving.append(entry)
+        self._let_end(asyncio.create_task(self._drain(entry), name=f"tidegate drain {entry.target.model}"))
+
+    async def _drain(self, entry: _Serving) -> None:
+        await entry.served.drain(self._settings.run_timeout_s)
+        self._leaving.remove(entry)
 
     async def _restore(self, target: Target) -> None:
         model = shown(target.model)

@@ -1,0 +1,161 @@
+"""Small .tflite files for tests, made by the demo's writer; nothing is kept in the tree."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+from tritonclient.grpc import service_pb2
+
+from edgewire.v1 import edge_pb2
+from gateway.demo.digits import DigitsModel, train
+from gateway.demo.tflite import Graph, golden_beside, write_golden
+
+pb: Any = service_pb2
+
+
+@cache
+def digits_model() -> DigitsModel:
+    return train()
+
+
+@cache
+def digits_file() -> bytes:
+    return digits_model().tflite()
+
+
+@cache
+def digits_int8_file() -> bytes:
+    return digits_model().tflite_int8()
+
+
+def difference(*, signature: bool = True, prefix: str = "") -> bytes:
+    """a - b, both FP32 [2]. The file lists b before a."""
+    graph = Graph("difference")
+    b = graph.tensor(f"{prefix}b:0" if prefix else "b", (2,))
+    a = graph.tensor(f"{prefix}a:0" if prefix else "a", (2,))
+    c = graph.tensor("StatefulPartitionedCall:0" if prefix else "c", (2,))
+    graph.node("SUB", (a, b), (c,), schema.SubOptionsT())
+    return graph.build({"b": b, "a": a}, {"c": c}, signature=signature)
+
+
+def picked_strings() -> bytes:
+    """BYTES [2] -> its elements 1, 0, 1."""
+    graph = Graph("picked")
+    text = graph.tensor("text", (2,), object)
+    out = graph.tensor("picked", (3,), object)
+    pick = graph.constant("pick", np.array([1, 0, 1], np.int32))
+    graph.node("GATHER", (text, pick), (out,), schema.GatherOptionsT())
+    return graph.build({"text": text}, {"picked": out})
+
+
+def looked_up() -> bytes:
+    """INT32 [n] indices -> FP32 [n], index + 10; the table has four entries, and the rest is refused."""
+    graph = Graph("lookup")
+    at = graph.tensor("at", (-1,), np.int32)
+    out = graph.tensor("value", (-1,))
+    table = graph.constant("table", np.arange(10, 14, dtype=np.float32))
+    graph.node("GATHER", (table, at), (out,), schema.GatherOptionsT())
+    return graph.build({"at": at}, {"value": out})
+
+
+def logarithm() -> bytes:
+    """log(x), FP32 [2]: of zeros it is not finite."""
+    graph = Graph("logarithm")
+    x, y = graph.tensor("x", (2,)), graph.tensor("y", (2,))
+    graph.node("LOG", (x,), (y,))
+    return graph.build({"x": x}, {"y": y})
+
+
+def slow(size: int = 1100) -> bytes:
+    """x FP32 [size, size] -> y of its size: products that keep a core busy for a while."""
+    graph = Graph("slow")
+    x = graph.tensor("x", (size, size))
+    last = x
+    for at in range(6):
+        made = graph.tensor(f"y{at}", (size, size))
+        graph.node("BATCH_MATMUL", (last, x), (made,), schema.BatchMatMulOptionsT())
+        last = made
+    return graph.build({"x": x}, {"y": last})
+
+
+def request(model: str, version: str = "", id: str = "", **inputs: np.ndarray) -> bytes:
+    """A serialized ModelInferRequest with raw data."""
+    found = pb.ModelInferRequest(model_name=model, model_version=version, id=id)
+    for name, array in inputs.items():
+        datatype = {"f": "FP", "i": "INT", "u": "UINT"}[array.dtype.kind] + str(array.dtype.itemsize * 8)
+        found.inputs.add(name=name, datatype=datatype, shape=array.shape)
+        found.raw_input_contents.append(array.tobytes())
+    return found.SerializeToString()
+
+
+def response(data: bytes) -> Any:
+    return pb.ModelInferResponse.FromString(data)
+
+
+def output(data: bytes, dtype: Any = np.float32, at: int = 0) -> np.ndarray:
+    """One output of a serialized ModelInferResponse."""
+    found = response(data)
+    return np.frombuffer(found.raw_output_contents[at], dtype).reshape(found.outputs[at].shape)
+
+
+def digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+class Hub:
+    """What a hub's artifact call gives, from memory; `asked` is what it was asked for."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.asked: list[tuple[str, int]] = []
+        self.piece = 4096
+        self.before: Callable[[int], None] = lambda at: None
+        """Called before each piece with its offset; what it raises breaks the call off."""
+
+    def add(self, data: bytes) -> str:
+        self.files[digest(data)] = data
+        return digest(data)
+
+    async def fetch(self, wanted: str, offset: int) -> AsyncIterator[bytes]:
+        self.asked.append((wanted, offset))
+        data = self.files[wanted]
+        for at in range(offset, len(data), self.piece):
+            self.before(at)
+            yield data[at : at + self.piece]
+
+    def desired(
+        self, model: str, data: bytes, version: str = "1", golden: bytes = b"", **more: Any
+    ) -> edge_pb2.DesiredModel:
+        found = edge_pb2.DesiredModel(
+            model=model, version=version, digest=self.add(data), size=len(data), **more
+        )
+        if golden:
+            found.golden_digest, found.golden_size = self.add(golden), len(golden)
+        return found
+
+
+def golden_file(folder: Path, cases: list[tuple[dict[str, Any], dict[str, Any]]], tolerance: float) -> bytes:
+    """Golden vectors as bytes."""
+    path = golden_beside(folder / "vectors")
+    write_golden(path, cases, tolerance)
+    return path.read_bytes()
+
+
+def digits_golden(folder: Path) -> bytes:
+    pixels = np.linspace(0, 1, 3 * 64, dtype=np.float32).reshape(3, 64)
+    return golden_file(
+        folder, [({"pixels": pixels}, {"probabilities": digits_model().predict(pixels)})], 1e-4
+    )
+
+
+def digits_golden_int8(folder: Path) -> bytes:
+    """The int8 model's, to within what int8 loses."""
+    pixels = np.linspace(0, 1, 3 * 64, dtype=np.float32).reshape(3, 64)
+    wanted = digits_model().predict(pixels)
+    return golden_file(folder, [({"pixels": pixels}, {"probabilities": wanted})], 0.2)
