@@ -57,6 +57,7 @@ class Stream:
     async def run(self, hub: str, credential: str) -> None:
         """Connect and serve until the stream ends. Returns when it ends because of `drain`; raises
         CallEnded otherwise."""
+        await client.reach(hub)
         async with client.channel_to(hub) as stub:
             call: Any = stub.Connect(metadata=client.bearer(credential))
             read = asyncio.create_task(self._read(call))
@@ -79,8 +80,11 @@ class Stream:
             read.result()
 
     async def drain(self, grace_s: float) -> None:
-        """Take no more inferences, answer those that run, at most `grace_s`, and end the stream."""
+        """Take no more inferences, answer those that run, at most `grace_s`, and end the stream. One that
+        is not up yet is left to be cancelled."""
         self._leaving = True
+        if not self._up.is_set():
+            return
         self.session.drain()
         self._wake.set()
         try:

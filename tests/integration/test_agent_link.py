@@ -288,6 +288,15 @@ async def test_a_silent_hub_is_left(hub: Hub, tmp_path: Path, monkeypatch: pytes
         assert not made.link.connected
 
 
+async def test_a_hub_that_never_says_welcome_does_not_hold_up_the_end(hub: Hub, tmp_path: Path):
+    double, address = hub
+    double.silent = True
+    async with device(tmp_path, address) as made:
+        await until(lambda: len(double.hellos) == 1)
+        async with asyncio.timeout(5):
+            await made.link.drain(60.0)
+
+
 async def test_a_hub_that_breaks_the_protocol_is_left(hub: Hub, tmp_path: Path):
     double, address = hub
     async with device(tmp_path, address) as made:

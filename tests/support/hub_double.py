@@ -55,7 +55,13 @@ class HubDouble(edge_pb2_grpc.EdgeHubServicer):
 
     async def start(self, port: int = 0) -> str:
         self._server = grpc.aio.server(
-            options=[("grpc.so_reuseport", 0), ("grpc.http2.min_ping_interval_without_data_ms", 5000)]
+            options=[
+                ("grpc.so_reuseport", 0),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5000),
+                # As the gateway's hub: little may be under way unread.
+                ("grpc.http2.bdp_probe", 0),
+                ("grpc.http2.lookahead_bytes", 256 * 1024),
+            ]
         )
         edge_pb2_grpc.add_EdgeHubServicer_to_server(self, self._server)
         bound = self._server.add_insecure_port(f"127.0.0.1:{port}")
