@@ -20,6 +20,8 @@ FILE = str(DATA / "good.yaml")
 def _write(folder: Path, text: str) -> str:
     path = folder / "t.yaml"
     path.write_text(text)
+    for name in ("digits.onnx", "digits.tflite"):
+        (folder / name).touch()
     return str(path)
 
 
@@ -168,7 +170,7 @@ def test_the_matrix_says_which_devices_of_a_group(tmp_path: Path, capsys: pytest
 def test_what_groups_and_pools_can_never_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = GROUPED.replace(
         "    privacy: personal\n    variants:\n",
-        "    privacy: ten\n    variants:\n      - {endpoint: cams, artifact: f.tflite}\n",
+        "    privacy: ten\n    variants:\n      - {endpoint: cams, artifact: digits.onnx}\n",
     )
     path = _write(tmp_path, text)
     assert run(["check", path]) == 0

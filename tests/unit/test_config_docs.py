@@ -26,6 +26,10 @@ ENVIRON = {
     "CLOUD_TOKEN": "c" * 64,
     "TIDEGATE_DEMO_CHEAP": "127.0.0.1:1",
     "TIDEGATE_DEMO_DEAR": "127.0.0.1:2",
+    "TIDEGATE_DEMO_CLOUD": "127.0.0.1:3",
+    "TIDEGATE_DEMO_PLANT": "127.0.0.1:4",
+    "TIDEGATE_DEMO_TOKEN_CLOUD": "c" * 43,
+    "TIDEGATE_DEMO_TOKEN_PLANT": "p" * 43,
 }
 
 
@@ -59,8 +63,14 @@ def test_every_key_is_in_an_example_and_every_refused_one_is_named() -> None:
     ] == []
 
 
-def test_the_sample_and_the_demos_file_are_good() -> None:
+def test_the_sample_and_the_demos_files_are_good(tmp_path: Path) -> None:
     sample = load_config(ROOT / "deploy" / "tidegate.yaml", kinds_in(BACKENDS), {})
     assert warnings_of(sample) == []
-    demo = load_config(ROOT / "gateway" / "demo" / "tidegate.yaml", kinds_in(BACKENDS), ENVIRON)
-    assert [w.loc for w in warnings_of(demo)] == [("privacy", "classes", "on-site")]
+    demo = ROOT / "gateway" / "demo"
+    for name in ("digits-int8.tflite", "digits.onnx", "hey_mycroft.tflite"):
+        (tmp_path / name).touch()
+    environ = {**ENVIRON, "TIDEGATE_DEMO_ARTIFACTS": str(tmp_path)}
+    cloud = load_config(demo / "tidegate.yaml", kinds_in(BACKENDS), environ)
+    assert [w.loc for w in warnings_of(cloud)] == [("privacy", "classes", "on-site")]
+    plant = load_config(demo / "plant.yaml", kinds_in(BACKENDS), environ)
+    assert [w.loc for w in warnings_of(plant)] == [("privacy", "classes", "secret")]

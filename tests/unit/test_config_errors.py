@@ -334,7 +334,7 @@ def test_no_endpoint_has_the_gateways_own_name() -> None:
 
 GROUPED = GOOD.replace("models:\n", "  - {name: cams, kind: edge}\nmodels:\n", 1).replace(
     "      - endpoint: rack\n        weight: 1\n",
-    "      - {endpoint: cams, artifact: d.tflite, batching: {max_size: 8, delay_ms: 2}}\n"
+    "      - {endpoint: cams, artifact: digits.tflite, batching: {max_size: 8, delay_ms: 2}}\n"
     "      - endpoint: rack\n        weight: 1\n",
 )
 """The good file with a device group at line 24 and its variant at line 31."""
@@ -349,17 +349,17 @@ def test_a_variant_on_a_group_has_an_artifact() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("{endpoint: cams, artifact: d.tflite, batching: {max_size: 8, delay_ms: 2}}", "{endpoint: cams}",
+        ("{endpoint: cams, artifact: digits.tflite, batching: {max_size: 8, delay_ms: 2}}", "{endpoint: cams}",
          "31:9: 'cams' is a device group and runs what it is given: add artifact: FILE"),
-        ("artifact: d.tflite, batching", "batching",
+        ("artifact: digits.tflite, batching", "batching",
          "31:9: 'cams' is a device group and runs what it is given: add artifact: FILE\n"
          "t.yaml:31:36: batching is for a variant with an artifact: an endpoint that has its own models batches"
          " itself"),
-        ('version: "3", weight', 'version: "3", artifact: a.onnx, weight',
+        ('version: "3", weight', 'version: "3", artifact: digits.onnx, weight',
          "30:69: 'gpu-east' is of kind 'triton' and has its own models: an artifact is for kind pool or edge"),
-        ("max_size: 8", "max_size: 0", "31:67: max_size must be at least 1, not 0"),
+        ("max_size: 8", "max_size: 0", "31:72: max_size must be at least 1, not 0"),
         ("      - endpoint: rack\n        weight: 1\n        quality: 0.9\n",
-         '      - {endpoint: cams, artifact: e.tflite, version: "1"}\n',
+         '      - {endpoint: cams, artifact: digits.onnx, version: "1"}\n',
          "32:36: 'cams' already runs another artifact as 'digits' version 1: set another version or model"),
         ("kind: edge}", "kind: edge, location: {tier: cloud}}",
          "24:30: unknown key 'location'; known here: hardware, kind, labels, name, price, select"),

@@ -90,7 +90,8 @@ def parts(line: str) -> tuple[str, list[str]]:
 
 def test_the_lines_to_try_are_those_that_the_demo_prints():
     shown = [line for line in README.read_text().splitlines() if line.startswith("curl ")]
-    stage = SimpleNamespace(http="127.0.0.1:1", pixels=[[0.0] * 64])
+    plant = SimpleNamespace(gateway=SimpleNamespace(http="127.0.0.1:2"))
+    stage = SimpleNamespace(http="127.0.0.1:1", pixels=[[0.0] * 64], plant=plant)
     assert [parts(line) for line in shown] == [parts(line) for line in curl_lines(cast(Any, stage))]
 
 
