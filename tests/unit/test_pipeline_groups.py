@@ -10,6 +10,7 @@ from tritonclient.grpc import service_pb2
 
 from edgewire.places import Place, Tier
 from gateway.core.config import Config, EndpointConfig
+from gateway.core.decision import VariantKey
 from gateway.core.errors import Refusal
 from gateway.core.fleet import Device, group_of
 from gateway.core.ports import Health, ModelHealth, RemoteSpan
@@ -187,6 +188,7 @@ async def test_readiness_is_the_devices_to_say():
     b = await of(grouped("site"), device("a", ready=False))
     b.state.heard("cameras", Health(True, "", (ModelHealth("digits", "", True),)))
     assert not await b.director.model_ready("digits", "", Options())
+    assert b.state.snapshot.variants[VariantKey("cameras", "digits", "")].ready is False
     await fleet(b, device("a"))
     assert await b.director.model_ready("digits", "", Options())
     assert b.director.ready()
