@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 import os
 import time
 from collections.abc import Mapping
@@ -34,7 +33,6 @@ MAX_DEVICE_MESSAGE = 2**20
 """Largest single message of a device: a piece, or a heartbeat with its models."""
 MAX_SOCKET_PATH = 100
 WINDOW_BYTES = 256 * 1024
-logger = logging.getLogger(__name__)
 
 PUBLIC_OPTIONS = (
     # A second hub at one address would get some of the devices, and nobody would know which.

@@ -10,7 +10,6 @@ from pydantic_core import PydanticCustomError
 from gateway.core.config import PlacedConfig
 from gateway.core.config.models import NAME_PATTERN, NotNegative, Positive, Strict
 
-RUNTIMES = ("onnxruntime", "openvino")
 WHOLE = frozenset({"GPU", "TPU", "neuron_cores", "HPU", "NPU", "RBLN", "FURIOSA"})
 """Resources that Ray hands out as numbered units: a part of one, or a whole number of them."""
 RESERVED = frozenset({"memory", "object_store_memory"})

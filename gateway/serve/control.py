@@ -26,8 +26,8 @@ EDGE_HUB = "EdgeHub"
 
 
 class Control:
-    """`inside` is the path of the hub's inner socket, None without a hub. Answers operators and the hub. It alone writes the registry. What only a data plane replica or
-    the hub knows it asks them for."""
+    """Answers operators and the hub, and alone writes the registry. What only a data plane replica or the
+    hub knows it asks them for. `inside` is the path of the hub's inner socket, None without a hub."""
 
     def __init__(
         self, config: Config, revision: str, source: str, state_dir: Path, inside: Path | None

@@ -3,6 +3,4 @@
 v1/*.proto   messages and calls of the edge link; stubs beside them, written by `make gen`
 places       where something is
 allowed      the set of places that a request's data may go to, as it travels with the request
-manifest     what a model artifact says of itself, and its golden vectors
-names        names of spans, states and failures that both sides use
 """

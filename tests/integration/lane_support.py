@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,18 +20,11 @@ from gateway.frontends.handlers import Handlers
 from gateway.pipeline.options import parse_options
 from oip.errors import OipError
 from oip.reasons import Reason
+from tests.support.waiting import until
 
 pb: Any = service_pb2
 
 ANSWER_HEADERS = (("tidegate-endpoint", "gpu-east"), ("tidegate-attempts", "1"))
-
-
-async def eventually(holds: Callable[[], bool], within_s: float = 5.0) -> None:
-    """Waits until `holds()`; fails the test when it does not in time."""
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline, "not within the time given"
-        await asyncio.sleep(0.005)
 
 
 @dataclass
@@ -198,7 +189,7 @@ class CountingProxy:
         self._server.close()
         for writer in self._writers:
             writer.transport.abort()
-        await eventually(lambda: self._relays == 0)
+        await until(lambda: self._relays == 0)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._relays += 1

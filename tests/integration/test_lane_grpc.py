@@ -22,11 +22,11 @@ from gateway.frontends.grpc_lane import GrpcLane
 from tests.integration.lane_support import (
     CountingProxy,
     FakeService,
-    eventually,
     handlers_of,
     infer_request,
     pb,
 )
+from tests.support.waiting import until
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 LIMIT = 64 * 2**20
@@ -185,13 +185,13 @@ async def test_cancelling_the_call_cancels_the_handler(served: Served):
     call = served.infer(infer_request("slow"))
     await asyncio.wait_for(served.service.entered.wait(), 5)
     call.cancel()
-    await eventually(lambda: served.service.cancelled == 1)
+    await until(lambda: served.service.cancelled == 1)
 
 
 async def test_the_callers_deadline_ends_the_call_and_the_handler(served: Served):
     error = await failure(served.infer(infer_request("slow"), timeout=0.2))
     assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    await eventually(lambda: served.service.cancelled == 1)
+    await until(lambda: served.service.cancelled == 1)
 
 
 async def test_the_deadline_option_bounds_metadata_too(served: Served):
@@ -341,7 +341,7 @@ async def test_drain_lets_calls_finish_and_takes_no_new_ones(served: Served):
     await asyncio.wait_for(served.service.entered.wait(), 5)
     drain = asyncio.create_task(served.lane.drain(20))
     async with grpc.aio.insecure_channel(f"127.0.0.1:{served.port}") as late:
-        await eventually(lambda: not _accepts(served.port))
+        await until(lambda: not _accepts(served.port))
         error = await failure(late.unary_unary(INFER)(infer_request(), timeout=5))
         assert error.code() is grpc.StatusCode.UNAVAILABLE
     served.service.release.set()
@@ -390,7 +390,7 @@ async def test_drain_waits_while_an_answer_is_on_its_way_to_a_slow_reader(
         ) as channel,
     ):
         running = asyncio.ensure_future(channel.unary_unary(INFER)(b""))
-        await eventually(lambda: proxy.replied > 2**16)
+        await until(lambda: proxy.replied > 2**16)
         proxy.replying.clear()
         drain = asyncio.create_task(served.lane.drain(60))
         done, _ = await asyncio.wait((drain,), timeout=3)

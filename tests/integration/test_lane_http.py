@@ -19,7 +19,8 @@ from gateway.core.call import Binding
 from gateway.frontends import http_app, http_protocol
 from gateway.frontends.codec_pool import CodecPool
 from gateway.frontends.http_lane import HttpLane
-from tests.integration.lane_support import CountingProxy, FakeService, eventually, handlers_of
+from tests.integration.lane_support import CountingProxy, FakeService, handlers_of
+from tests.support.waiting import until
 
 LIMIT = 2**20
 BODY_TIMEOUT_S = 0.4
@@ -434,7 +435,7 @@ async def test_garbage_behind_requests_that_wait_leaves_the_one_that_runs_its_an
 async def test_a_broken_chunk_while_the_body_is_read_is_400(served: Served):
     connection = await served.connect()
     await connection.send(infer_head("Transfer-Encoding: chunked") + b"1\r\n{\r\n")
-    await eventually(lambda: len(served.service.calls) == 1)
+    await until(lambda: len(served.service.calls) == 1)
     await connection.send(b"zz\r\n")
     assert (await connection.answer()).status == 400
     assert await connection.ended()
@@ -526,7 +527,7 @@ async def test_nothing_of_an_unwanted_body_is_taken_behind_its_head(
     await connection.send(request)
     if before:
         assert (await connection.answer()).status == 200
-    await eventually(lambda: len(served.service.calls) == 1)
+    await until(lambda: len(served.service.calls) == 1)
     connection.writer.write(b"x" * 8 * 2**20)
     for _ in range(20):
         await served.get("/v2")
@@ -632,7 +633,7 @@ async def test_a_caller_that_leaves_cancels_its_inference(served: Served):
     await connection.send(infer_head(model="slow", length=len(JSON_INFER)) + JSON_INFER)
     await asyncio.wait_for(served.service.entered.wait(), 5)
     connection.writer.close()
-    await eventually(lambda: served.service.cancelled == 1, within_s=1)
+    await until(lambda: served.service.cancelled == 1, 1)
 
 
 async def test_a_caller_that_leaves_cancels_its_question(served: Served):
@@ -640,7 +641,7 @@ async def test_a_caller_that_leaves_cancels_its_question(served: Served):
     await connection.send(head("GET", "/v2/models/slow"))
     await asyncio.wait_for(served.service.entered.wait(), 5)
     connection.writer.transport.abort()
-    await eventually(lambda: served.service.cancelled == 1, within_s=1)
+    await until(lambda: served.service.cancelled == 1, 1)
 
 
 async def test_a_caller_that_leaves_cancels_what_runs_before_requests_that_wait(served: Served):
@@ -651,7 +652,7 @@ async def test_a_caller_that_leaves_cancels_what_runs_before_requests_that_wait(
         await connection.send(part)
         await asyncio.sleep(0.02)
     connection.writer.close()
-    await eventually(lambda: served.service.cancelled == 1, within_s=1)
+    await until(lambda: served.service.cancelled == 1, 1)
     assert served.service.asked == [("slow", "")]
 
 
@@ -678,7 +679,7 @@ async def test_a_head_that_is_read_no_further_does_not_time_out(served: Served):
     waiting = http_protocol.MAX_WAITING
     await connection.send(b"".join(head("GET", f"/v2/models/m{n}") for n in range(waiting)) + b"GET /v2 HT")
     (protocol,) = served.lane._connections()
-    await eventually(lambda: len(protocol.pipeline) == waiting)
+    await until(lambda: len(protocol.pipeline) == waiting)
     await connection.send(b"TP/1.1\r\nHost: gw\r\n\r\n")
     await asyncio.sleep(BODY_TIMEOUT_S * 1.5)
     served.service.release.set()
@@ -691,7 +692,7 @@ async def test_a_head_that_is_read_no_further_does_not_time_out(served: Served):
 async def test_a_caller_that_leaves_in_mid_body_frees_the_handler(served: Served):
     connection = await served.connect()
     await connection.send(infer_head(length=100) + b"{")
-    await eventually(lambda: len(served.service.calls) == 1)
+    await until(lambda: len(served.service.calls) == 1)
     connection.writer.close()
     await served.lane.drain(5)
     assert served.service.bodies == []

@@ -21,8 +21,8 @@ from gateway.frontends.grpc_lane import GrpcLane
 from gateway.frontends.handlers import Handlers
 from gateway.frontends.http_lane import HttpLane
 from gateway.pipeline.director import BUDGET_BODIES
-from tests.integration.lane_support import eventually
 from tests.support.fakes import Bench, bench, config_of
+from tests.support.waiting import until
 
 pb: Any = service_pb2
 INFER = "/v2/models/digits/infer"
@@ -166,10 +166,10 @@ async def test_much_binary_bytes_data_is_checked_elsewhere(served: Served):
 async def test_a_caller_that_leaves_ends_the_work_for_it(served: Served):
     served.outputs = LARGE
     request = asyncio.create_task(served.infer())
-    await eventually(lambda: bool(served.pool.pids), within_s=30)
+    await until(lambda: bool(served.pool.pids), 30)
     (pid,) = served.pool.pids
     request.cancel()
-    await eventually(lambda: not served.pool.pids, within_s=30)
+    await until(lambda: not served.pool.pids, 30)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     served.outputs = 2**15
@@ -187,7 +187,7 @@ async def test_a_process_that_is_killed_is_replaced(served: Served):
     served.outputs = LARGE
     request = asyncio.create_task(served.infer())
     (idle,) = served.pool.pids
-    await eventually(lambda: served.asked == 3, within_s=30)
+    await until(lambda: served.asked == 3, 30)
     os.kill(idle, signal.SIGKILL)
     answer = await request
     assert (answer.status_code, len(answer.json()["outputs"][0]["data"])) == (200, LARGE)
@@ -217,7 +217,7 @@ async def test_bodies_beyond_the_budget_are_refused_on_both_lanes_until_others_e
     served.release.clear()
     body, header = binary("FP32", LIMIT // 4 - 256, b"\0" * (LIMIT - 1024))
     running = [asyncio.create_task(served.infer(body, **header)) for _ in range(BUDGET_BODIES)]
-    await eventually(lambda: served.asked == BUDGET_BODIES, within_s=30)
+    await until(lambda: served.asked == BUDGET_BODIES, 30)
     refused = await served.answer_to_head(len(body))
     assert refused.startswith("HTTP/1.1 503 ")
     assert "\r\nretry-after: 1\r\n" in refused

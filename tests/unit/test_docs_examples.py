@@ -130,4 +130,4 @@ def test_the_rooms_drawn_are_the_rooms_there_are():
         for name in re.split(r"\s{2,}|\bPURE\b", line)[0].split("|")
     }
     made = {path.parent.name for path in (ROOT / "gateway").glob("*/__init__.py")}
-    assert names == made | {"oip"}
+    assert names == made | {"oip", "edgewire"}

@@ -1,4 +1,5 @@
-"""What a pool asks of a runtime. A new one is one file in this package with a class that has a `kind`."""
+"""What a pool asks of a runtime. A new one is one file in this package with a class that
+has a `kind`, and that name in `PoolConfig.runtime`."""
 
 from __future__ import annotations
 
