@@ -5,20 +5,29 @@ from __future__ import annotations
 import io
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
+from edge_agent.delegates import Delegate, DelegateFailed, DelegateSpec, count_taken
+from edge_agent.delegates._probing import PROBE_MODEL
 from gateway.cli.common import BACKENDS
 from gateway.cli.demo import curl_lines
 from gateway.cli.main import app
-from gateway.core.config import Config
+from gateway.core.config import Batching, Config
 from gateway.core.config.load import kinds_in, parse_config
 from gateway.core.plugins import discover
+from gateway.pool.replica import batched
+from gateway.pool.runtimes._interface import LoadError, Runtime
+from gateway.pool.settings import VariantSettings
 from gateway.routing.scorers._interface import Scorer, View
+from oip.signature import TensorSpec
+from tests.support.tflite_models import difference
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -66,19 +75,62 @@ def test_configuration_loads(text: str):
     assert load(whole.getvalue()).version == 1
 
 
-def test_the_scorer_is_found_and_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    ((_, source),) = blocks("python")
-    package = tmp_path / "documented_scorers"
+Documented = dict[str, type]
+
+
+@pytest.fixture
+def documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Documented]:
+    """The classes of the Python examples by their `kind`, found as the code finds its own."""
+    package = tmp_path / "documented"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "measured.py").write_text(source)
+    for number, (_, source) in enumerate(blocks("python")):
+        (package / f"example_{number}.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     try:
-        scorer = cast(Scorer, discover(package.name)["measured"]())
-        assert scorer.score([View(None, 1.0, None, True), View(4.0, None, 0.5, False)]) == [0.0, 1.0]
+        yield discover(package.name)
     finally:
+        discover.cache_clear()
         for name in [name for name in sys.modules if name.startswith(package.name)]:
             del sys.modules[name]
+
+
+def test_the_examples_are_these(documented: Documented):
+    assert documented.keys() == {"measured", "matrix", "reference"}
+
+
+def test_the_scorer_scores(documented: Documented):
+    scorer = cast(Scorer, documented["measured"]())
+    assert scorer.score([View(None, 1.0, None, True), View(4.0, None, 0.5, False)]) == [0.0, 1.0]
+
+
+def test_the_runtime_opens_and_runs_a_file_and_refuses_another(documented: Documented):
+    runtime = cast(Runtime, documented["matrix"]())
+    file = io.BytesIO()
+    np.savez(file, matrix=np.array([[1, 2], [3, 4]]))
+    session = runtime.load(file.getvalue(), {"CPU": 1.0})
+    assert session.signature.inputs == (TensorSpec("x", "FP32", (-1, 2)),)
+    assert session.run({"x": np.array([[1, 1]], np.float32)})["y"].tolist() == [[4, 6]]
+    variant = VariantSettings("m", "1", "unused", Batching(max_size=8))
+    assert batched(session.signature, variant).max_batch == 8
+    with pytest.raises(LoadError, match="matrix cannot open it"):
+        runtime.load(b"nonsense", {"CPU": 1.0})
+
+
+def test_the_delegate_runs_what_it_can_and_says_what_not(documented: Documented, tmp_path: Path):
+    path = tmp_path / "difference.tflite"
+    path.write_bytes(difference())
+    delegate = cast(Delegate, documented["reference"](DelegateSpec("reference")))
+    interpreter = delegate.interpreter(str(path), 1)
+    assert count_taken(interpreter) == (0, 1)
+    for given in interpreter.get_input_details():
+        values = {"a": [5, 7], "b": [1, 2]}[given["name"]]
+        interpreter.set_tensor(given["index"], np.array(values, np.float32))
+    interpreter.invoke()
+    (answer,) = interpreter.get_output_details()
+    assert interpreter.get_tensor(answer["index"]).tolist() == [4, 5]
+    with pytest.raises(DelegateFailed, match="cannot load the model"):
+        delegate.interpreter(str(PROBE_MODEL), 1)  # it has a running sum, of which there is no reference
 
 
 def parts(line: str) -> tuple[str, list[str]]:
