@@ -87,6 +87,8 @@ class EdgePlace:
             if health.models and health.models[0].ready:
                 break
             await asyncio.sleep(0.02)
+        else:
+            pytest.fail(f"the device never was ready: {health}")
         await endpoint.close()
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from gateway.pool.replica import batched
 from gateway.pool.runtimes._interface import LoadError, Runtime
 from gateway.pool.settings import VariantSettings
 from gateway.routing.scorers._interface import Scorer, View
+from gateway.telemetry import names
 from oip.signature import TensorSpec
 from tests.support.tflite_models import difference
 
@@ -173,13 +174,24 @@ def test_every_command_named_exists():
     assert {"up", "demo", "check", "route"} <= named
 
 
+def test_every_metric_is_told_with_its_labels():
+    text = (ROOT / "docs" / "telemetry.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| `tidegate_")]
+    told = {row.split("`")[1]: set(re.findall(r"`([a-z]+)`", row.split("|")[3])) for row in rows}
+    made = [found for found in vars(names).values() if isinstance(found, names.Instrument)]
+    assert told.keys() == {found.name for found in made}
+    assert {found.name: set(found.labels) - told[found.name] for found in made if found.labels} == {
+        found.name: set() for found in made if found.labels
+    }
+
+
 def test_the_rooms_drawn_are_the_rooms_there_are():
     text = (ROOT / "docs" / "architecture.md").read_text()
     drawn = next(block for _, block in BLOCK.findall(text) if block.startswith("cli\n"))
-    names = {
+    rooms = {
         name.strip()
         for line in drawn.splitlines()
         for name in re.split(r"\s{2,}|\bPURE\b", line)[0].split("|")
     }
     made = {path.parent.name for path in (ROOT / "gateway").glob("*/__init__.py")}
-    assert names == made | {"oip", "edgewire"}
+    assert rooms == made | {"oip", "edgewire"}
