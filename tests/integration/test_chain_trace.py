@@ -109,6 +109,11 @@ class Camera:
         self._running.close()
 
     @property
+    def pid(self) -> int:
+        assert self.agent is not None
+        return self.agent.pid
+
+    @property
     def credential(self) -> str:
         return (self._state / "credential").read_text().strip()
 
@@ -375,7 +380,7 @@ def test_a_revoked_device_is_nobody(chain: Chain):
 
 def test_a_killed_agent_amid_requests(chain: Chain):
     """The only device of the plant: there are errors until it is started over, and no wrong answer."""
-    workers = psutil.Process(chain.camera.agent.pid).children(recursive=True)
+    workers = psutil.Process(chain.camera.pid).children(recursive=True)
     assert workers
     got = storm(chain.cloud.grpc, {}, chain.camera.kill)
     got.check("cam-7a's agent", TOLERANCE, failed_at_most=LEFT)
