@@ -74,7 +74,7 @@ def running(settings: ReplicaSettings, source: str) -> Iterator[dict[str, Any]]:
                 logging_level=logging.ERROR,
                 configure_logging=False,
             )
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except Exception as error:  # Ray raises Exception itself when a node takes long
             raise StartError(f"Ray did not start: {error}") from error
         stack.callback(ray.shutdown)
         _start_serve()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -39,6 +40,11 @@ def played() -> Iterator[Played]:
         process.send_signal(signal.SIGTERM)
         assert process.wait(STOP_S) == 0, process.stderr.read()[-3000:]
     finally:
+        if process.poll() is None:
+            # Killed, it would leave its gateways and agents behind.
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_S)
         process.kill()
         process.wait()
         process.stdout.close()

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
-import numpy as np
 import psutil
-
-from gateway.demo.caller import Answer, Caller
-from gateway.demo.digits import sample, train
-from tests.support.waiting import until_true
 
 ROUTES: Mapping[str, Mapping[str, str]] = {
     "device": {"tidegate-privacy": "on-a-device"},
@@ -60,62 +54,6 @@ def served(line: Mapping[str, Any]) -> Running:
         name: Site(**{k: line[name][k] for k in ("http", "grpc", "pids")}) for name in ("cloud", "plant")
     }
     return Running(**sites, agents=line["agents"])
-
-
-def right(answer: Answer, pixels: np.ndarray, tolerance: float) -> bool:
-    return answer.probabilities is not None and np.allclose(
-        answer.probabilities, MODEL.predict(pixels), atol=tolerance
-    )
-
-
-MODEL = train()
-PIXELS, _ = sample(200)
-
-
-@dataclass(frozen=True)
-class Storm:
-    """200 requests with something killed in the middle."""
-
-    answers: list[tuple[int, Answer]]
-
-    def wrong(self, tolerance: float) -> list[int]:
-        return [i for i, a in self.answers if a.status == "OK" and not right(a, PIXELS[i][None], tolerance)]
-
-    @property
-    def failed(self) -> list[Answer]:
-        return [a for _, a in self.answers if a.status != "OK"]
-
-    @property
-    def slowest_ms(self) -> float:
-        return max(a.latency_ms for _, a in self.answers)
-
-
-def storm(site: Site, options: Mapping[str, str], kill: Callable[[], None], count: int = 200) -> Storm:
-    """`kill` runs after a third of the requests, eight callers at a time."""
-    caller = Caller(site.grpc)
-
-    def one(i: int) -> tuple[int, Answer]:
-        if i == count // 3:
-            kill()
-        return i, caller.ask(PIXELS[i][None], dict(options))
-
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            return Storm(list(pool.map(one, range(count))))
-    finally:
-        caller.close()
-
-
-def answers_again(site: Site, options: Mapping[str, str], timeout_s: float = 60.0) -> None:
-    """Until ten requests in a row are answered."""
-    caller = Caller(site.grpc)
-    try:
-        until_true(
-            lambda: all(caller.ask(PIXELS[i][None], dict(options)).status == "OK" for i in range(10)),
-            timeout_s,
-        )
-    finally:
-        caller.close()
 
 
 def children(pid: int) -> Iterator[psutil.Process]:

@@ -13,8 +13,9 @@ import tritonclient.grpc
 import tritonclient.http
 
 from oip.reasons import STATUS
-from tests.demo.played import ENDPOINTS, MODEL, PIXELS, ROUTES, TOLERANCE, Played
+from tests.demo.played import ENDPOINTS, ROUTES, TOLERANCE, Played
 from tests.support.mistakes import MISTAKES, HttpRequest, Mistake
+from tests.support.storm import MODEL, PIXELS
 
 
 def result_of(binding: str, played: Played, route: str, pixels: np.ndarray) -> np.ndarray:
