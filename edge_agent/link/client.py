@@ -66,7 +66,7 @@ _SETBACKS = {
 }
 _WORDS = {
     grpc.StatusCode.UNAUTHENTICATED: "does not know this device's credential, which is kept: ask the gateway's operator",
-    grpc.StatusCode.PERMISSION_DENIED: "says that this device is revoked: ask the gateway's operator",
+    grpc.StatusCode.PERMISSION_DENIED: "says that this device is revoked: to let it in, a new token and a new --state folder are needed",
     grpc.StatusCode.ABORTED: "has a newer stream of this device: does another agent use a copy of its state folder?",
     grpc.StatusCode.RESOURCE_EXHAUSTED: "has too many devices at once",
     grpc.StatusCode.INVALID_ARGUMENT: "found this agent to break the edge link's protocol: are their versions far apart?",

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 SETTING_UP = 6
 STEP_WEIGHT = 60
 """Calls that one step of the setting up counts for, so that the bar moves with the time it takes."""
-NARROW = 120
+NARROW = 160
+WHO = (
+    "In the cloud: gateway gw-cloud with two Tritons, cheap-slow and dear-fast. At plant-7: its own gateway, "
+    "which asks cameras (the devices cam-7a and cam-7b), server-room (a pool) or gw-cloud. At plant-9: device "
+    "cam-9a, which dials the cloud. hey-mycroft is somebody else's wake word model, on plant-7's devices."
+)
 NOTE = (
     "p50 is what the caller saw, its own work and the gateway's included; in (f) eight callers wait in line at "
     "cheap-slow once the other is gone. Costs are price per hour over measured capacity, in USD."
@@ -98,6 +103,7 @@ def _print(rows: list[Row], stage: Stage, as_json: bool) -> None:
         _print_blocks(rows, console)
     else:
         _print_table(rows, console)
+    console.print(WHO, highlight=False)
     console.print(NOTE, highlight=False)
 
 

@@ -31,6 +31,9 @@ app.command("bench")(bench)
 app.command("route")(route)
 app.add_typer(devices, name="devices")
 
+OWN = frozenset({"gateway", "oip", "edgewire"})
+"""This project's packages: one of these that is missing is a fault, and no extra brings it."""
+
 
 def _print_version(asked: bool) -> None:
     if asked:
@@ -57,6 +60,15 @@ def run(arguments: list[str]) -> int:
         command = getattr(getattr(error, "ctx", None), "command_path", "tidegate")
         print(f"{command}: {_one_line(error.format_message())}; try '{command} --help'", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] in OWN:
+            raise
+        extra = "demo" if arguments[:1] == ["demo"] else "gateway"
+        print(
+            f"tidegate: {error.name} is not installed here; this command needs pip install 'tidegate[{extra}]'",
+            file=sys.stderr,
+        )
+        return 1
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except OSError as error:

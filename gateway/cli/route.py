@@ -9,6 +9,9 @@ import typer
 
 from gateway.cli.common import call_operator
 
+NARROW = 110
+"""Columns of a terminal; with fewer the reasons stand below the table, where they are not cut to pieces."""
+
 
 def route(
     model: Annotated[str, typer.Option("--model", help="the model's name at the gateway")],
@@ -59,11 +62,15 @@ def show(record: dict[str, Any]) -> None:
         console.print(f"{record['model']}: {record['chosen']} ({applies})", markup=False)
     if not record["candidates"]:
         return
-    table = Table()
-    for name in ("endpoint", "tier", "verdict", "p50 ms", "p95 ms", "cost", "score", "why"):
+    table, narrow = Table(), console.width < NARROW
+    heads = ("endpoint", "tier", "verdict", "p50 ms", "p95 ms", "cost", "score", "why")
+    for name in heads[:-1] if narrow else heads:
         table.add_column(name, overflow="fold")
+    below: list[str] = []
     for candidate in record["candidates"]:
         predicted, score = candidate["predicted"], candidate["scores"].get("total")
+        why = "; ".join(f"{r['rule']}: {r['detail']}" for r in candidate["reasons"])
+        below.append(f"{candidate['endpoint']}: {why}")
         table.add_row(
             candidate["endpoint"],
             candidate["tier"],
@@ -72,9 +79,11 @@ def show(record: dict[str, Any]) -> None:
             _number(predicted["latency_p95_ms"], ".2f", "?"),
             _number(predicted["cost"], ".3g", "?"),
             _number(score, ".3f", "-"),
-            "; ".join(f"{r['rule']}: {r['detail']}" for r in candidate["reasons"]),
+            *(() if narrow else (why,)),
         )
     console.print(table)
+    for line in below if narrow else ():
+        console.print(line, markup=False, highlight=False)
 
 
 def _number(value: float | None, form: str, absent: str) -> str:

@@ -115,7 +115,15 @@ def _relay(stage: Stage, caller: Caller, tick: Tick) -> Row:
     )
     expected = "the same device, or a refusal with the reason"
     return Row(
-        "h", "a relay that may ask one device", expected, got, there.endpoint, None, None, away.message, ok
+        "h",
+        "plant-7 may relay, one device answer",
+        expected,
+        got,
+        there.endpoint,
+        None,
+        None,
+        away.message,
+        ok,
     )
 
 

@@ -46,7 +46,8 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Redemption:
-    """A device asks to be enrolled, under the name `device` or, with "", the one that its token has."""
+    """A device asks to be enrolled, under the name `device` or, with "", the one that its token
+    has or that is made for it."""
 
     device: str
     credential_sha256: bytes = field(repr=False)
@@ -91,7 +92,8 @@ def is_name(text: str) -> bool:
 
 
 def wanted_name(token: Token | None, asked: Redemption) -> str:
-    """The name that would be enrolled. Raises OipError where there can be none."""
+    """The name that would be enrolled: the token's, the device's wish, or one made of its credential's
+    digest, which stays the same however often it asks. Raises OipError where there can be none."""
     if token is None:
         raise _refused(f"no such enrolment token: {_ASK_ANEW}")
     if len(asked.credential_sha256) != CREDENTIAL_BYTES:
@@ -101,12 +103,7 @@ def wanted_name(token: Token | None, asked: Redemption) -> str:
             f"this enrolment token is for device {token.device!r}, not {shown(asked.device)}: "
             "leave the device's own name out, or ask for another token"
         )
-    name = token.device or asked.device
-    if not name:
-        raise OipError(
-            Reason.MALFORMED,
-            "the device has no name: give it one (agent.yaml `device`), or take a token that names it",
-        )
+    name = token.device or asked.device or f"device-{asked.credential_sha256[:4].hex()}"
     if not _NAME.fullmatch(name):
         raise OipError(
             Reason.MALFORMED,

@@ -231,7 +231,11 @@ async def test_desired_state_and_its_download(hub: Hub, tmp_path: Path):
     ("status", "words", "range_s"),
     [
         (grpc.StatusCode.UNAUTHENTICATED, "does not know this device's credential, which is kept", 5.0),
-        (grpc.StatusCode.PERMISSION_DENIED, "says that this device is revoked", 60.0),
+        (
+            grpc.StatusCode.PERMISSION_DENIED,
+            "revoked: to let it in, a new token and a new --state folder",
+            60.0,
+        ),
         (grpc.StatusCode.UNAVAILABLE, "is gone (UNAVAILABLE)", 1.0),
     ],
 )

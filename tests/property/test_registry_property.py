@@ -92,7 +92,7 @@ async def _enrol(
     device = await book.enrol(text, name, credential)
     assert not device.revoked
     assert replace(device, drained=False) == Enrolled(device.name, "plant-7", {}, credential)
-    assert device.name == (pinned or name)
+    assert device.name == (pinned or name or f"device-{credential[:4].hex()}")
     assert winners.setdefault(text, (device.name, credential)) == (device.name, credential)
     assert ever.setdefault(credential, text) == text, "a credential is enrolled once"
     assert text in in_time, "nobody asked before it expired"

@@ -32,6 +32,15 @@ def test_pinned_token_names_a_device_that_asks_for_no_name():
     assert rules.redeem(PINNED, None, False, asked, NOW)[1].name == "cam-7a"
 
 
+def test_a_device_without_any_name_gets_one_that_stays_the_same():
+    asked = Redemption("", ONE)
+    token, device = rules.redeem(TOKEN, None, False, asked, NOW)
+    assert device.name == rules.wanted_name(token, asked) == "device-31313131"
+    assert rules.is_name(device.name)
+    assert rules.redeem(token, device, True, asked, NOW + 1e6) == (token, device)
+    assert rules.wanted_name(TOKEN, Redemption("", OTHER)) == "device-32323232"
+
+
 def test_same_question_again_gets_the_same_answer_even_after_the_token_expired():
     token, device = rules.redeem(TOKEN, None, False, ASKED, NOW)
     assert rules.redeem(token, device, False, ASKED, NOW + 1e6) == (token, device)
@@ -49,7 +58,6 @@ USED = replace(TOKEN, redeemed_by="cam-7a", credential_sha256=ONE)
         (TOKEN, None, False, ASKED, NOW + 60, Reason.FORBIDDEN, "expired"),
         (TOKEN, CAM, False, Redemption("cam-7a", OTHER), NOW, Reason.FORBIDDEN, "enrolled already"),
         (TOKEN, None, True, ASKED, NOW, Reason.FORBIDDEN, "makes a new one"),
-        (TOKEN, None, False, Redemption("", ONE), NOW, Reason.MALFORMED, "no name"),
         (TOKEN, None, False, Redemption("../etc", ONE), NOW, Reason.MALFORMED, "no name for a device"),
         (TOKEN, None, False, Redemption("c" * 129, ONE), NOW, Reason.MALFORMED, "no name for a device"),
         (TOKEN, None, False, Redemption("cam\n", ONE), NOW, Reason.MALFORMED, "no name for a device"),
