@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from edge_agent.delegates import DelegateSpec
     from edge_agent.ports import Models
 
+TOKEN_VARIABLE = "TIDEGATE_ENROLMENT_TOKEN"
+
 app = typer.Typer(
     name="tidegate-agent",
     help="Runs models on a device and answers for a Tidegate gateway.",
@@ -47,7 +49,14 @@ def _fail(message: str, code: int) -> NoReturn:
 def run(
     hub: Hub,
     state: State,
-    token: Annotated[str, typer.Option(help="single-use enrolment token; needed once")] = "",
+    token: Annotated[
+        str,
+        typer.Option(
+            envvar=TOKEN_VARIABLE,
+            help="single-use enrolment token; needed once. Other users can read a command line, "
+            "and not the environment",
+        ),
+    ] = "",
     config: ConfigFile = None,
     http: Annotated[str, typer.Option(help="OIP over HTTP on the device")] = "127.0.0.1:8090",
     grpc: Annotated[str, typer.Option(help="OIP over gRPC on the device")] = "127.0.0.1:8091",

@@ -24,6 +24,11 @@ class Outbox:
         """Whether there is something to send."""
         return bool(self._control or self._transfers)
 
+    @property
+    def waiting(self) -> int:
+        """Control messages that wait to be sent."""
+        return len(self._control)
+
     def put(self, message: edge_pb2.DeviceMessage) -> None:
         """A control message, behind those that wait already."""
         self._control.append(message)

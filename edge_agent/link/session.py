@@ -25,6 +25,8 @@ from oip.reasons import Reason
 
 MAX_INFLIGHT = 256
 """So many inferences of one hub at once; a device runs few at a time, and the rest would only wait."""
+MAX_UNSENT = 4 * MAX_INFLIGHT
+"""So many answers may wait for the hub to take them; a hub that asks on without taking any is left."""
 MIN_HEARTBEAT_MS = 100
 MAX_HEARTBEAT_MS = 3_600_000
 
@@ -77,8 +79,8 @@ class _Inference:
     deadline: float
     traceparent: str
     share: BodyShare
-    pieces: list[bytes] = field(default_factory=list[bytes])
-    received: int = 0
+    # One buffer: kept one by one, a million pieces of a byte would take fifty times their size.
+    body: bytearray = field(default_factory=bytearray)
     started: bool = False
 
 
@@ -192,6 +194,8 @@ class Session:
     def _infer(self, infer: edge_pb2.Infer, now: float) -> list[Effect]:
         if infer.id in self._open or infer.id in self._sending:
             raise LinkBroken(f"the hub used the id {infer.id} twice")
+        if self.outbox.waiting >= MAX_UNSENT:
+            raise LinkBroken(f"the hub asks on and leaves {MAX_UNSENT} answers untaken")
         share = self._budget.share()
         try:
             self._admit(infer)
@@ -233,11 +237,12 @@ class Session:
         inference = self._open.get(data.id)
         if inference is None:
             return []  # Answered already, or cancelled, with some of it on the way.
-        if inference.started or inference.received + len(data.piece) > inference.size:
+        if inference.started or len(inference.body) + len(data.piece) > inference.size:
             raise LinkBroken("the hub sent more of a request than it announced")
-        inference.pieces.append(data.piece)
-        inference.received += len(data.piece)
-        if inference.received < inference.size:
+        if not data.piece:
+            raise LinkBroken("the hub sent an empty piece of a request")
+        inference.body += data.piece
+        if len(inference.body) < inference.size:
             return []
         if inference.deadline <= now:
             self.expire(now)
@@ -247,8 +252,8 @@ class Session:
     def _start(self, id: int) -> list[Effect]:
         inference = self._open[id]
         inference.started = True
-        request = b"".join(inference.pieces)
-        inference.pieces.clear()
+        request = bytes(inference.body)
+        inference.body.clear()
         return [Start(id, request, inference.arrived, inference.deadline, inference.traceparent)]
 
     def _cancel(self, id: int) -> list[Effect]:

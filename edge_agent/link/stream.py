@@ -153,9 +153,15 @@ class Stream:
             case Start(id):
                 task = asyncio.create_task(self._infer(effect))
                 self._running[id] = task
-                task.add_done_callback(lambda _: self._running.pop(id, None))
+                task.add_done_callback(lambda ended: self._ended(id, ended))
             case Stop(id):
-                self._running[id].cancel()
+                if (running := self._running.get(id)) is not None:
+                    running.cancel()
+
+    def _ended(self, id: int, task: asyncio.Task[None]) -> None:
+        # A hub that gives a cancelled number out again may have another task under it by now.
+        if self._running.get(id) is task:
+            del self._running[id]
 
     async def _infer(self, start: Start) -> None:
         began = time.monotonic()

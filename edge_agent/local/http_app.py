@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from typing import Any
@@ -54,6 +55,7 @@ class HttpApp:
     async def _reply(self, scope: Scope, headers: Headers, body: HttpBody) -> Reply | None:
         """The answer to a request; None when its caller has left."""
         _check_framing(scope["http_version"], headers)
+        _check_caller(headers)
         route = find_route(scope["raw_path"])
         if route.verbs and scope["method"] not in route.verbs:
             refusal = OipError(Reason.METHOD_NOT_ALLOWED, f"this path takes {' and '.join(route.verbs)} only")
@@ -198,6 +200,26 @@ def _check_framing(http_version: str, headers: Headers) -> None:
     for key, value in headers:
         if key == "transfer-encoding" and (http_version != "1.1" or value.lower() != "chunked"):
             raise OipError(Reason.MALFORMED, "the only Transfer-Encoding served is chunked, over HTTP/1.1")
+
+
+def _check_caller(headers: Headers) -> None:
+    """Loopback keeps other machines out, and not the pages of a browser on this one. A page's request to
+    another server has its Origin; a name that a stranger's DNS has turned to loopback has a dot."""
+    for key, value in headers:
+        if key == "origin":
+            raise OipError(Reason.FORBIDDEN, "web pages are not served: this is for programs on the device")
+        if key == "host" and not _is_local(value):
+            raise OipError(Reason.FORBIDDEN, "the Host is not this device: ask for 127.0.0.1 or localhost")
+
+
+def _is_local(host: str) -> bool:
+    """Whether a Host header is an address, or a name that no public DNS has."""
+    name = host.rpartition("]")[0].removeprefix("[") or host.partition(":")[0]
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return "." not in name or name.lower().endswith(".localhost")
+    return True
 
 
 def _encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:

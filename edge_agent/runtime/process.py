@@ -135,7 +135,10 @@ class Worker:
                 case {"event": "refused", "reason": str(reason)}:
                     raise LoadRefused(reason)
                 case {"event": "loaded"}:
-                    self.loaded = _loaded(header)
+                    try:
+                        self.loaded = _loaded(header)
+                    except (KeyError, TypeError, ValueError):
+                        raise await self._broken() from None
                     self._stage = "answering"
                     return self.loaded
                 case _:
@@ -156,9 +159,12 @@ class Worker:
             case _:
                 raise await self._broken()
         if "delegate" in header and self.loaded is not None:
-            self.loaded.delegate = str(header["delegate"])
-            self.loaded.taken = int(header["taken"])
-            self.loaded.degraded = str(header["degraded"])
+            try:
+                self.loaded.delegate = str(header["delegate"])
+                self.loaded.taken = int(header["taken"])
+                self.loaded.degraded = str(header["degraded"])
+            except (KeyError, TypeError, ValueError):
+                raise await self._broken() from None
         return outputs
 
     async def close(self) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from edge_agent.faults import unexpected
 from edge_agent.runtime.frames import Array
 from edge_agent.runtime.launch import Artifact, Launched, TrialFailed, launch, signature_of
 from edge_agent.runtime.process import Loaded, RunRefused, WorkerEnded
@@ -174,6 +175,11 @@ class ServedModel:
                 await self._renew(len(jobs))
             except WorkerEnded as fault:
                 await self._restart(str(fault))
+            except Exception as fault:
+                # Without this loop nothing of the model is answered any more.
+                unexpected(fault, f"serving model {self.artifact.model}")
+                self._worker.kill()
+                await self._restart("its worker was given up after a fault of the agent's own")
 
     async def _renew(self, runs: int) -> None:
         """Have a worker that has made many interpreters relieved by another, between two runs."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import os
 import random
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
@@ -27,6 +29,12 @@ from oip.scan import scan_request
 _log = logging.getLogger("tidegate.agent")
 
 PLATFORM = "tflite"
+MAX_MODELS = 256
+"""The most that a device is to run; of a longer list the first count."""
+MAX_BATCH = 2**16
+MAX_BATCH_DELAY_MS = 60_000.0
+TRIALS = max(2, os.cpu_count() or 1)
+"""Models that are loaded and tried at once: each takes a process and its memory."""
 _STATES = {
     Phase.RESTORING: edge_pb2.ModelState.TRYING,
     Phase.FETCHING: edge_pb2.ModelState.FETCHING,
@@ -55,6 +63,9 @@ class DeviceModels:
         self._settings = settings or RuntimeSettings()
         self._state = State()
         self._fetch: Fetcher | None = None
+        # Two models may share a file, and the hub gives a device few downloads at once.
+        self._download = asyncio.Lock()
+        self._trials = asyncio.Semaphore(TRIALS)
         self._serving: dict[str, _Serving] = {}
         self._tried: dict[str, _Serving] = {}
         self._jobs: dict[str, asyncio.Task[None]] = {}
@@ -89,7 +100,11 @@ class DeviceModels:
         if self._closed:
             return
         self._fetch = fetch
-        self._happened(decide.Desired(tuple(_target(model) for model in desired)))
+        if len(desired) > MAX_MODELS:
+            _log.warning(
+                "the hub wants %d models of this device; the first %d are run", len(desired), MAX_MODELS
+            )
+        self._happened(decide.Desired(tuple(_target(model) for model in desired[:MAX_MODELS])))
 
     async def infer(self, request: bytes, timeout_s: float) -> bytes:
         """As `ports.Models.infer`."""
@@ -138,7 +153,7 @@ class DeviceModels:
         found.active_digest, found.active_version = entry.target.digest, entry.target.version
         found.delegate, found.delegated_nodes, found.nodes = loaded.delegate, loaded.taken, loaded.nodes
         found.degraded = entry.served.degraded
-        found.metadata = entry.metadata
+        found.metadata, found.config = entry.metadata, entry.config
         return found
 
     def _serves(self, model: str, version: str) -> _Serving:
@@ -198,8 +213,14 @@ class DeviceModels:
                     self._disk.save(self._state)
                 except OSError:
                     _log.warning("what is desired of this device could not be written to its disk")
-            case decide.Sweep(keep):
-                self._disk.sweep(keep)
+            case decide.Sweep():
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove what is neither wanted nor in use: what ends its requests may yet load its file anew."""
+        leaving = (entry.target for entry in self._leaving)
+        used = frozenset(digest for t in leaving for digest in (t.digest, t.golden_digest) if digest)
+        self._disk.sweep(decide.kept(self._state) | used)
 
     def _begin(self, model: str, work: Coroutine[Any, Any, None]) -> None:
         """A model's next job. What it replaces has come to its end, or it would have been cancelled."""
@@ -223,6 +244,8 @@ class DeviceModels:
     async def _drain(self, entry: _Serving) -> None:
         await entry.served.drain(self._settings.run_timeout_s)
         self._leaving.remove(entry)
+        if not self._closed:
+            self._sweep()
 
     async def _restore(self, target: Target) -> None:
         model = shown(target.model)
@@ -244,9 +267,15 @@ class DeviceModels:
 
     async def _bring(self, target: Target) -> None:
         try:
-            for digest, size in ((target.digest, target.size), (target.golden_digest, target.golden_size)):
-                if digest:
-                    await self._bring_one(digest, size)
+            if (fault := _impossible(target)) is not None:
+                raise FetchBroken(fault, again=False)
+            async with self._download:
+                for digest, size in (
+                    (target.digest, target.size),
+                    (target.golden_digest, target.golden_size),
+                ):
+                    if digest:
+                        await self._bring_one(digest, size)
         except _NoHub:
             self._happened(decide.FetchFailed(target, "It waits for the hub to fetch it from.", no_hub=True))
         except FetchBroken as fault:
@@ -290,7 +319,8 @@ class DeviceModels:
             target.batch_max_size,
             target.batch_delay_ms / 1000,
         )
-        served = await ServedModel.start(artifact, self._settings)
+        async with self._trials:
+            served = await ServedModel.start(artifact, self._settings)
         signature = served.signature
         delay = round(target.batch_delay_ms * 1000) if signature.max_batch else None
         return _Serving(
@@ -328,6 +358,18 @@ class DeviceModels:
         return self._disk.holds(target.digest, target.size) and (
             not target.golden_digest or self._disk.holds(target.golden_digest, target.golden_size)
         )
+
+
+def _impossible(target: Target) -> str | None:
+    """Why no device could run a model as it is desired, in one sentence; None where one could."""
+    if target.batch_max_size > MAX_BATCH:
+        return f"Batches of {target.batch_max_size} are asked for, and this device makes at most {MAX_BATCH}."
+    delay = target.batch_delay_ms
+    if not (math.isfinite(delay) and 0 <= delay <= MAX_BATCH_DELAY_MS):
+        return (
+            f"A batch delay of {delay:g} ms is asked for, and this device waits 0 to {MAX_BATCH_DELAY_MS:g}."
+        )
+    return None
 
 
 class _NoHub(Exception):

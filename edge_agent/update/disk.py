@@ -79,7 +79,11 @@ class Disk:
     def sweep(self, keep: frozenset[str]) -> None:
         """Remove every artifact, whole or part, but those of these digests."""
         names = {found[1] for digest in keep if (found := _DIGEST.fullmatch(digest))}
-        for path in list(self._blobs.iterdir()):
+        try:
+            found = list(self._blobs.iterdir())
+        except OSError:
+            return
+        for path in found:
             if path.stem not in names:
                 with contextlib.suppress(OSError):
                     path.unlink()

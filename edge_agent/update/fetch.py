@@ -74,6 +74,8 @@ async def _receive(part: Path, digest: str, size: int, fetch: Fetch) -> str:
                             piece = await anext(pieces)
                     except StopAsyncIteration:
                         break
+                    if not piece:
+                        raise FetchBroken("The hub sent an empty piece of the artifact.")
                     offset += len(piece)
                     if offset > size:
                         raise _too_much(part, size)

@@ -41,10 +41,7 @@ class DeviceModels:
         if state.config:
             return state.config
         try:
-            told = signature_of(state.metadata, None)
-            # Whether an input may be left out is not known; an output is always there.
-            outputs = tuple(replace(output, optional=False) for output in told.outputs)
-            return config_of(model, PLATFORM, replace(told, outputs=outputs))
+            return config_of(model, PLATFORM, signature_of(state.metadata, None))
         except (OipError, KeyError):
             text = f"What devices of {self._endpoint} tell of {shown(model)} cannot be read."
             raise self._failed(Reason.ENDPOINT_FAILED, text) from None

@@ -12,6 +12,7 @@ from gateway.core.config.problems import Finding, Loc
 from gateway.core.place import Origin, PrivacyClass, Tier
 from gateway.core.request import Options
 from gateway.decide.tables import Wall, compiled
+from gateway.edgehub.desired import conflicts
 from gateway.policy.privacy import origin_of
 
 _NO_USE = {
@@ -70,7 +71,24 @@ def devices_of(group: EndpointConfig, one: PrivacyClass) -> str:
 
 def warnings_of(config: Config) -> list[Finding]:
     """What can never happen under this configuration, at the path that says so."""
-    return [*_shut_out(config), *_unused_variants(config), *_idle_policies(config), *_odd_resources(config)]
+    return [
+        *_shut_out(config),
+        *_unused_variants(config),
+        *_idle_policies(config),
+        *_odd_resources(config),
+        *_outdone(config),
+    ]
+
+
+def _outdone(config: Config) -> Iterator[Finding]:
+    """Artifacts of which a device in two groups runs only the first."""
+    for conflict in conflicts(config):
+        loc: Loc = ("models",)
+        for index, model in enumerate(config.models):
+            for number, variant in enumerate(model.variants):
+                if (variant.model or model.name, variant.endpoint) == (conflict.model, conflict.second):
+                    loc = ("models", index, "variants", number, "endpoint")
+        yield Finding(loc, str(conflict))
 
 
 def _sites(group: EndpointConfig) -> frozenset[str] | None:

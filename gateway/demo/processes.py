@@ -47,8 +47,10 @@ class Agent:
         self.state = work / device
         self.http = self.grpc = ""
         self._command = [sys.executable, "-m", "edge_agent.cli", "run", "--json", "--hub", hub]
-        self._command += ["--state", str(self.state), "--token", token]
+        self._command += ["--state", str(self.state)]
         self._command += ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
+        # Everybody on the machine can read a command line.
+        self._environment = {"TIDEGATE_ENROLMENT_TOKEN": token}
         self._work = work
         self._running = contextlib.ExitStack()
         self._process: subprocess.Popen[str] | None = None
@@ -57,7 +59,7 @@ class Agent:
         """Raises RuntimeError when it does not start."""
         self._running = contextlib.ExitStack()
         self._process, ready = self._running.enter_context(
-            _process(self.device, self._command, self._work, {})
+            _process(self.device, self._command, self._work, self._environment)
         )
         self.http, self.grpc = ready["http"], ready["grpc"]
 

@@ -28,6 +28,11 @@ CHUNK_BYTES = 256 * 1024
 FETCHES = 32
 """Downloads at once; a device waits for its turn."""
 FETCHES_OF_ONE = 4
+RECONNECTS_PER_S = 1.0
+RECONNECTS_AT_ONCE = 10
+"""Of one device: whoever dials faster takes its own turns, and not those of the others."""
+ENROLMENTS = 16
+"""Tokens that are looked up at once: anybody may ask, and each asks the registry."""
 STALLED_S = 60.0
 """A device that takes not one chunk in so long has given up its download."""
 RETRY_KEY = "retry-after-ms"
@@ -61,6 +66,8 @@ class DeviceCalls(edge_pb2_grpc.EdgeHubServicer):
         self._files = files
         self._clock = clock
         self._admission = Admission()
+        self._paces: dict[str, Admission] = {}
+        self._enrolling = 0
         self._fetches = asyncio.Semaphore(FETCHES)
         self._fetching: Counter[str] = Counter()
         self._closing = False
@@ -72,16 +79,23 @@ class DeviceCalls(edge_pb2_grpc.EdgeHubServicer):
             stream.end("UNAVAILABLE", "The hub is stopping.")
 
     async def Enrol(self, request: edge_pb2.EnrolRequest, context: Context) -> edge_pb2.EnrolReply:
+        if self._enrolling >= ENROLMENTS:
+            hint = ((RETRY_KEY, "1000"),)
+            await _abort(context, "RESOURCE_EXHAUSTED", "Too many devices enrol at once.", hint)
+        self._enrolling += 1
         try:
             enrolled = await self._book.enrol(request.token, request.device, request.credential_sha256)
         except OipError as error:
             await _abort(context, error.status.grpc, error.message)
+        finally:
+            self._enrolling -= 1
         return edge_pb2.EnrolReply(device=enrolled.name, site=enrolled.site, labels=enrolled.labels)
 
     async def Connect(self, request_iterator: object, context: Context) -> None:
         """Reads and writes side by side until one of them, or the session, is at its end."""
         enrolled = await self._known(context)
-        wait_s = self._admission.ask(self._clock())
+        pace = self._paces.setdefault(enrolled.name, Admission(RECONNECTS_PER_S, RECONNECTS_AT_ONCE))
+        wait_s = pace.ask(self._clock()) or self._admission.ask(self._clock())
         if wait_s > 0:
             hint = ((RETRY_KEY, str(round(wait_s * 1000))),)
             await _abort(context, "RESOURCE_EXHAUSTED", "Too many devices connect at once.", hint)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 from edgewire.v1 import edge_pb2
 from gateway.edgehub.answers import Answers, Broken
@@ -26,9 +27,14 @@ MISSED = 3
 """So many heartbeats in a row may be missing before the device counts as gone."""
 MAX_TEXT = 1000
 """Longest message of a device that is passed on, in characters."""
+MAX_NAME = 256
+"""Longest name, version, digest or fact of a device, in characters."""
 MAX_FACTS = 64
 MAX_MODELS = 256
+MAX_DESCRIBED = 512 * 1024
+"""Most that the metadata and configurations of one heartbeat have, in bytes: all who watch get them."""
 MAX_SPANS = 32
+MAX_ATTRIBUTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +237,8 @@ class Session:
     def _greeted(self, hello: edge_pb2.Hello) -> list[Event]:
         if len(hello.facts) > MAX_FACTS:
             raise Broken(f"more than {MAX_FACTS} facts")
+        if any(len(text) > MAX_NAME for fact in hello.facts.items() for text in fact):
+            raise Broken(f"a fact of more than {MAX_NAME} characters")
         self._open = True
         welcome = edge_pb2.Welcome(
             gateway=self._terms.gateway,
@@ -244,6 +252,21 @@ class Session:
     def _beat(self, heartbeat: edge_pb2.Heartbeat) -> list[Event]:
         if len(heartbeat.models) > MAX_MODELS:
             raise Broken(f"more than {MAX_MODELS} models")
+        told: set[str] = set()
+        described = 0
+        for state in heartbeat.models:
+            if state.model in told:
+                # Groups go by what most devices tell, and a device has one voice.
+                raise Broken("two states of one model")
+            told.add(state.model)
+            names = (state.model, state.version, state.digest, state.active_digest, state.active_version)
+            if any(len(name) > MAX_NAME for name in (*names, state.delegate)):
+                raise Broken(f"a model state with a name of more than {MAX_NAME} characters")
+            described += len(state.metadata) + len(state.config)
+            state.reason, state.degraded = _cut(state.reason), _cut(state.degraded)
+        if described > MAX_DESCRIBED:
+            raise Broken(f"{described} bytes about its models, where {MAX_DESCRIBED} are taken")
+        _drop_untrue(heartbeat.telemetry)
         return [Beat(heartbeat)]
 
     def _answered(self, answer: edge_pb2.Answer) -> list[Event]:
@@ -253,7 +276,7 @@ class Session:
             raise Broken("a second Answer for one inference")
         if self._outbox.holds_all_of(answer.id):
             raise Broken(f"an answer to inference {answer.id}, which was not sent yet")
-        spans = tuple(answer.spans[:MAX_SPANS])
+        spans = _spans(answer)
         if answer.reason:
             if answer.size:
                 raise Broken("an error with data")
@@ -266,7 +289,8 @@ class Session:
             # What follows of it is late data of a request that nobody waits for.
             text = "The device has more answers on their way than the gateway holds at once."
             return [Failed(answer.id, Reason.OVERLOADED, text, self._forget(answer.id), spans)]
-        self._answers.begin(answer)
+        # Kept until the answer is whole, so only what is wanted of it.
+        self._answers.begin(edge_pb2.Answer(id=answer.id, size=answer.size, spans=spans))
         self._outbox.drop(answer.id)
         return []
 
@@ -282,7 +306,7 @@ class Session:
             return []
         self._forget(data.id)
         answer, body = whole
-        return [Answered(data.id, body, tuple(answer.spans[:MAX_SPANS]))]
+        return [Answered(data.id, body, tuple(answer.spans))]
 
     def _awaited(self, number: int) -> bool:
         """Whether somebody waits for it. Raises Broken for a number that was never given out."""
@@ -299,8 +323,30 @@ class Session:
 
 def _told(answer: edge_pb2.Answer) -> tuple[Reason, str]:
     """An error of a device in terms that this gateway knows."""
-    text = answer.message if len(answer.message) <= MAX_TEXT else answer.message[: MAX_TEXT - 1] + "…"
+    text = _cut(answer.message)
     try:
         return Reason(answer.reason), text
     except ValueError:
         return Reason.ENDPOINT_FAILED, text
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
+
+
+def _spans(answer: edge_pb2.Answer) -> tuple[edge_pb2.Span, ...]:
+    """Those of an answer that are like a span, of bounded size."""
+    return tuple(
+        span
+        for span in answer.spans[:MAX_SPANS]
+        if len(span.name) <= MAX_NAME
+        and len(span.attributes) <= MAX_ATTRIBUTES
+        and all(len(text) <= MAX_NAME for pair in span.attributes.items() for text in pair)
+    )
+
+
+def _drop_untrue(telemetry: edge_pb2.Telemetry) -> None:
+    """Clear the readings that are no finite number: nobody can compare or show them."""
+    for field, value in telemetry.ListFields():
+        if isinstance(value, float) and not isfinite(value):
+            telemetry.ClearField(field.name)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -218,7 +218,8 @@ def signature_of(metadata: bytes, config: bytes | None) -> Signature:
         max_batch = max(0, configured.max_batch_size)
     return Signature(
         tuple(_spec(entry, inputs.get(entry.name), config is None) for entry in described.inputs),
-        tuple(_spec(entry, None, config is None) for entry in described.outputs),
+        # An output is always there; only an input may be left out.
+        tuple(replace(_spec(entry, None, config is None), optional=False) for entry in described.outputs),
         max_batch,
     )
 

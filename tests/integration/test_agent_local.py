@@ -453,3 +453,25 @@ async def test_many_requests_on_one_connection(local: Local):
         await reader.readexactly(int(length.partition(": ")[2]))
     writer.close()
     assert statuses == ["200"] * 4
+
+
+@pytest.mark.parametrize(
+    ("host", "more", "status"),
+    [
+        ("127.0.0.1:8090", (), 200),
+        ("[::1]:8090", (), 200),
+        ("localhost", (), 200),
+        ("rebound.example:8090", (), 403),
+        ("127.0.0.1.example", (), 403),
+        ("[rebound.example]:8090", (), 403),
+        ("127.0.0.1:8090", ("origin: http://127.0.0.1:3000",), 403),
+        ("127.0.0.1:8090", ("origin: null",), 403),
+    ],
+)
+async def test_a_page_in_a_browser_is_no_program_on_the_device(
+    local: Local, host: str, more: tuple[str, ...], status: int
+):
+    for raw in (get("/v2", "GET", *more), _headed(post("/v2/models/identity/infer"), *more)):
+        answer = await ask(local.http, raw.replace(b"host: device", b"host: " + host.encode()))
+        assert answer.status == status
+    assert len(local.models.timeouts) == (status == 200)

@@ -236,10 +236,12 @@ async def test_a_refused_token_ends_the_start(tmp_path: Path):
     double = HubDouble()
     hub = await double.start()
     state = tmp_path / "s"
-    command = ["run", "--hub", hub, "--state", str(state), "--token", "used"]
+    # Not on the command line, which every user of the machine can read.
+    command = ["run", "--hub", hub, "--state", str(state)]
     command += ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
+    environment = {**source_env(), "TIDEGATE_ENROLMENT_TOKEN": "used"}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *TINY_MODELS, *command, env=source_env(), stdout=-1, stderr=-1
+        sys.executable, *TINY_MODELS, *command, env=environment, stdout=-1, stderr=-1
     )
     out, err = await process.communicate()
     await double.stop()

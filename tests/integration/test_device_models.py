@@ -275,3 +275,69 @@ async def test_a_worker_killed_amid_requests_costs_only_what_it_held(device: Dev
     await until(lambda: device.ready("digits", ""))
     assert state(device).active_version == "1"
     await one(201)
+
+
+async def test_two_models_of_one_file_take_one_download(device: DeviceModels, hub: Hub):
+    data = models.digits_file()
+    hub.piece = 100
+
+    async def fetch(wanted: str, offset: int) -> AsyncIterator[bytes]:
+        async for piece in hub.fetch(wanted, offset):
+            await asyncio.sleep(0)
+            yield piece
+
+    device.desire([hub.desired("one", data), hub.desired("two", data)], fetch)
+    assert [(await settled(device, model)).reason for model in ("one", "two")] == ["", ""]
+    assert hub.asked == [(models.digest(data), 0)]
+
+
+async def test_what_ends_its_requests_keeps_its_file(device: DeviceModels, hub: Hub, tmp_path: Path):
+    """A model with state loads it anew for the next of those that wait."""
+    old, new = models.slow(800), models.digits_file()
+    device.desire([hub.desired("m", old)], hub.fetch)
+    await settled(device, "m")
+    blob = tmp_path / "models" / "blobs" / models.digest(old).removeprefix("sha256:")
+    size = np.zeros((800, 800), np.float32)
+    running = [asyncio.create_task(device.infer(request("m", x=size), 30)) for _ in range(8)]
+    await until(lambda: device.inflight == 8)
+    device.desire([hub.desired("m", new, "2")], hub.fetch)
+    await until(lambda: state(device, "m").active_version == "2", 30)
+    assert device.inflight
+    assert blob.exists()
+    await asyncio.gather(*running)
+    await until(lambda: not blob.exists())
+
+
+@pytest.mark.parametrize(
+    ("wish", "reason"),
+    [
+        ({"batch_max_size": 4, "batch_delay_ms": float("nan")}, "A batch delay of nan ms is asked for"),
+        ({"batch_max_size": 4, "batch_delay_ms": -1.0}, "A batch delay of -1 ms is asked for"),
+        ({"batch_max_size": 2**31}, "Batches of 2147483648 are asked for"),
+    ],
+)
+async def test_a_wish_that_no_device_can_fulfil_fails_with_its_reason(
+    device: DeviceModels, hub: Hub, wish: dict[str, float], reason: str
+):
+    device.desire([hub.desired("digits", models.digits_file(), **wish)], hub.fetch)
+    found = await settled(device)
+    assert (found.state, found.reason.startswith(reason)) == (FAILED, True)
+    assert hub.asked == []
+
+
+async def test_a_download_of_empty_pieces_ends(device: DeviceModels, hub: Hub):
+    async def fetch(wanted: str, offset: int) -> AsyncIterator[bytes]:
+        while True:
+            await asyncio.sleep(0)
+            yield b""
+
+    device.desire([hub.desired("digits", models.digits_file())], fetch)
+    found = await settled(device)
+    assert found.reason == "The hub sent an empty piece of the artifact."
+
+
+async def test_a_state_tells_the_batch_that_the_device_makes(device: DeviceModels, hub: Hub):
+    device.desire([hub.desired("digits", models.digits_file(), batch_max_size=4)], hub.fetch)
+    found = await settled(device)
+    assert found.config == device.config("digits", "")
+    assert models.pb.ModelConfigResponse.FromString(found.config).config.max_batch_size == 4

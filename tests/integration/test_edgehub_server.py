@@ -16,6 +16,7 @@ import pytest
 from edgewire.v1 import edge_pb2, edge_pb2_grpc, inside_pb2
 from gateway.edgehub import book, server
 from gateway.edgehub.server import HubServer
+from gateway.registry.devices import Enrolled
 from tests.support.hub import (
     ListedRoll,
     Running,
@@ -188,6 +189,42 @@ async def refused(hub: Running, credential: str | None) -> tuple[str, str]:
     async with grpc.aio.insecure_channel(hub.devices) as channel:
         call: Any = edge_pb2_grpc.EdgeHubStub(channel).Connect(metadata=metadata)
         return (await call.code()).name, await call.details()
+
+
+async def test_a_device_that_dials_without_a_pause_waits_for_itself_alone():
+    roll = ListedRoll([enrolled("cam-1"), enrolled("cam-2")])
+    async with running_hub(roll) as hub, grpc.aio.insecure_channel(hub.devices) as channel:
+        stub: Any = edge_pb2_grpc.EdgeHubStub(channel)
+
+        def dial() -> Any:
+            return stub.Connect(metadata=(("authorization", f"Bearer {secret('cam-1')}"),))
+
+        calls = [dial() for _ in range(40)]
+        last = dial()
+        assert (await last.code()).name == "RESOURCE_EXHAUSTED"
+        assert int(dict(await last.trailing_metadata())["retry-after-ms"]) > 0
+        async with SimFleet(hub.devices, ["cam-2"], run_fixture) as fleet:
+            await until(lambda: fleet.connected == 1)
+        for call in calls:
+            call.cancel()
+
+
+async def test_more_enrolments_than_the_registry_is_asked_at_once_are_told_when_to_come():
+    roll, asked = ListedRoll(tokens={"tok": "plant-9"}), asyncio.Event()
+    redeem = roll.enrol
+
+    async def slowly(token: str, device: str, credential_sha256: bytes) -> Enrolled:
+        await asked.wait()
+        return await redeem(token, device, credential_sha256)
+
+    roll.enrol = slowly
+    async with running_hub(roll) as hub, grpc.aio.insecure_channel(hub.devices) as channel:
+        stub = edge_pb2_grpc.EdgeHubStub(channel)
+        guesses: list[Any] = [stub.Enrol(edge_pb2.EnrolRequest(token=f"guess {n}")) for n in range(20)]
+        await until(lambda: sum(guess.done() for guess in guesses) == 4)
+        asked.set()
+        names = [(await guess.code()).name for guess in guesses]
+        assert (names.count("RESOURCE_EXHAUSTED"), names.count("PERMISSION_DENIED")) == (4, 16)
 
 
 async def test_who_is_not_let_in_and_why():

@@ -262,3 +262,27 @@ def alive(pid: int) -> bool:
         return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(({"event": "ran", "delegate": "xnnpack"}, {}), id="half a delegate"),
+        pytest.param(({"event": "ran"}, None), id="a fault of the agent's own"),
+    ],
+)
+async def test_a_worker_that_answers_nonsense_is_replaced(tmp_path: Path, frame: Any):
+    given = {"a": np.array([5, 7], np.float32), "b": np.array([1, 2], np.float32)}
+    async with serving(tmp_path, models.difference()) as model:
+        worker = model._worker
+
+        async def nonsense() -> Any:
+            return frame
+
+        worker._receive = nonsense
+        with pytest.raises(OipError) as caught:
+            await model.infer(request("m", **given), 20)
+        assert caught.value.reason is Reason.MODEL_UNAVAILABLE
+        await until(lambda: model.ready, 20)
+        np.testing.assert_array_equal(output(await model.infer(request("m", **given), 20)), [4, 5])
+        assert worker.ended.is_set()

@@ -9,7 +9,16 @@ import pytest
 from edge_agent.held import BodyBudget
 from edge_agent.link.messages import sampled
 from edge_agent.link.outbox import PIECE_BYTES
-from edge_agent.link.session import MAX_INFLIGHT, Desire, LinkBroken, Session, Start, Stop, Welcomed
+from edge_agent.link.session import (
+    MAX_INFLIGHT,
+    MAX_UNSENT,
+    Desire,
+    LinkBroken,
+    Session,
+    Start,
+    Stop,
+    Welcomed,
+)
 from edgewire.places import Place, Tier
 from edgewire.v1 import edge_pb2
 from oip.errors import OipError
@@ -256,3 +265,18 @@ def test_what_breaks_the_protocol():
 )
 def test_which_contexts_are_sampled(traceparent: str, kept: bool):
     assert sampled(traceparent) is kept
+
+
+def test_an_empty_piece_breaks_the_link():
+    link = session()
+    link.received(infer(1, 2), 0.0)
+    with pytest.raises(LinkBroken, match="empty piece"):
+        link.received(data(1, b""), 0.0)
+
+
+def test_a_hub_that_asks_on_and_takes_no_answer_is_left():
+    link = session()
+    for id in range(1, MAX_UNSENT + 1):
+        link.received(infer(id, 5, allowed="none"), 0.0)
+    with pytest.raises(LinkBroken, match="leaves 1024 answers untaken"):
+        link.received(infer(MAX_UNSENT + 1, 5, allowed="none"), 0.0)

@@ -181,6 +181,28 @@ def test_what_groups_and_pools_can_never_do(tmp_path: Path, capsys: pytest.Captu
     ]
 
 
+def test_artifacts_that_the_devices_of_two_groups_cannot_both_run_are_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = GOOD.replace(
+        "models:\n",
+        "  - {name: cams, kind: edge, select: {site: plant-7}}\n  - {name: all, kind: edge}\nmodels:\n",
+        1,
+    ).replace(
+        "    privacy: personal\n    variants:\n",
+        "    privacy: personal\n    variants:\n      - {endpoint: cams, artifact: digits.onnx}\n"
+        "      - {endpoint: all, artifact: digits.tflite}\n",
+    )
+    path = _write(tmp_path, text)
+    assert run(["check", path]) == 0
+    (warning,) = capsys.readouterr().err.splitlines()
+    line = 1 + text[: text.index("endpoint: all")].count("\n")
+    assert warning == (
+        f"{path}:{line}:20: warning: devices in both cams and all can run only one of their files as 'faces':"
+        " the one for cams wins, because it stands first"
+    )
+
+
 PEERS = "  peers:\n    - {name: gw-9, token: 0123456789abcdef0123456789abcdef, site: plant-9}\n  limits:"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -281,3 +282,78 @@ def test_bodies_take_turns():
             taken.append(message.data.id)
     assert taken == [1, 2, 3, 1, 3, 1]
     assert outbox.held == 0
+
+
+def told(*models: edge_pb2.ModelState, **telemetry: float) -> edge_pb2.DeviceMessage:
+    beat = edge_pb2.Heartbeat(telemetry=edge_pb2.Telemetry(**telemetry), models=models)  # type: ignore[arg-type]
+    return edge_pb2.DeviceMessage(heartbeat=beat)
+
+
+@pytest.mark.parametrize(
+    ("message", "fault"),
+    [
+        (
+            told(edge_pb2.ModelState(model="m"), edge_pb2.ModelState(model="m", metadata=b"other")),
+            "two states of one model",
+        ),
+        (
+            told(edge_pb2.ModelState(model="m" * 257)),
+            "a model state with a name of more than 256 characters",
+        ),
+        (
+            told(edge_pb2.ModelState(model="a", metadata=b"x" * 300_000, config=b"x" * 300_000)),
+            "600000 bytes about its models, where 524288 are taken",
+        ),
+    ],
+)
+def test_what_a_device_tells_of_its_models_is_bounded(message: edge_pb2.DeviceMessage, fault: str):
+    (closed,) = opened().receive(message, 1.0)
+    assert closed == Closed("INVALID_ARGUMENT", f"The device sent {fault}.")
+
+
+def test_facts_are_short():
+    session = Session(TERMS, 0.0)
+    message = edge_pb2.DeviceMessage(hello=edge_pb2.Hello(facts={"board": "x" * 257}))
+    (closed,) = session.receive(message, 0.0)
+    assert closed == Closed("INVALID_ARGUMENT", "The device sent a fact of more than 256 characters.")
+
+
+def test_readings_that_are_no_numbers_and_long_reasons_are_cut():
+    state = edge_pb2.ModelState(model="m", reason="r" * 5000, degraded="d" * 5000)
+    nan, inf = float("nan"), float("-inf")
+    (event,) = opened().receive(told(state, cpu_percent=nan, temperature_c=inf, battery_percent=40.0), 1.0)
+    assert isinstance(event, Beat)
+    telemetry, (kept,) = event.heartbeat.telemetry, event.heartbeat.models
+    assert [field.name for field, _ in telemetry.ListFields()] == ["battery_percent"]
+    assert (len(kept.reason), len(kept.degraded)) == (1000, 1000)
+
+
+def test_spans_of_any_size_are_not_kept_while_an_answer_arrives():
+    session = opened()
+    number = ask(session)
+    drain(session)
+    message = answer(number, 2)
+    message.answer.message = "x" * 500_000
+    message.answer.spans.add(name="s" * 500_000)
+    message.answer.spans.add(name="tidegate.agent.infer", attributes={"k": "v" * 300})
+    assert session.receive(message, 0.0) == []
+    (event,) = session.receive(data(number, b"ab"), 0.0)
+    assert isinstance(event, Answered)
+    assert [span.name for span in event.spans] == ["tidegate.agent.infer"]
+
+
+def test_an_answer_in_the_smallest_pieces_takes_no_more_memory_than_its_size():
+    session = opened()
+    number = ask(session)
+    drain(session)
+    session.receive(answer(number, 200_000), 0.0)
+    piece = data(number, b"ab")
+    tracemalloc.start()
+    for _ in range(99_999):
+        session.receive(piece, 0.0)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 400_000
+    (event,) = session.receive(piece, 0.0)
+    assert isinstance(event, Answered)
+    assert event.body == b"ab" * 100_000

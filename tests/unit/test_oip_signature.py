@@ -89,6 +89,11 @@ def test_what_is_written_is_read(signature: Signature):
 def test_without_a_configuration_any_input_may_be_optional():
     signature = codec.signature_of(both(PLAIN)[0], None)
     assert [spec.optional for spec in signature.inputs] == [True, True]
+    assert not any(spec.optional for spec in signature.outputs)
+    told = codec.signature_of(
+        codec.metadata_of("m", "1", "p", signature), codec.config_of("m", "p", signature)
+    )
+    assert [spec.optional for spec in told.inputs] == [True, True]
     assert signature.max_batch == 0
     assert [spec.shape for spec in signature.inputs] == [(-1, 16), (-1, -1)]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +98,51 @@ def test_the_table_of_operators_is_the_runtimes(operator: str, version: int, has
         read_model(data)
     with pytest.raises(ValueError, match="Didn't find op for builtin opcode"):
         Interpreter(model_content=data)
+
+
+def _zip(entries: dict[str, bytes]) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+    return made.getvalue()
+
+
+def _array(value: object) -> bytes:
+    made = io.BytesIO()
+    np.save(made, np.asarray(value))
+    return made.getvalue()
+
+
+def _bent() -> bytes:
+    """The right end, and packed data that cannot be unpacked."""
+    whole = bytearray(_zip({"tolerance.npy": _array(0.1), "0/input/x.npy": _array(np.zeros(4096))}))
+    at = whole.index(b"0/input/x.npy") + len("0/input/x.npy")
+    whole[at : at + 20] = b"\xff" * 20
+    return bytes(whole)
+
+
+def _locked() -> bytes:
+    """Said to be encrypted."""
+    whole = bytearray(_zip({"tolerance.npy": _array(0.1)}))
+    whole[whole.index(b"PK\x03\x04") + 6] |= 1
+    whole[whole.index(b"PK\x01\x02") + 8] |= 1
+    return bytes(whole)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        _bent(),
+        _locked(),
+        _zip({"tolerance": b"0.1"}),
+        _zip({"tolerance.npy": _array(0.1), f"{'1' * 5000}/input/x.npy": _array(0)}),
+        _zip({"tolerance.npy": b"\x93NUMPY\x01\x00\x10\x27" + b"[" * 10000}),
+    ],
+    ids=["bent", "locked", "no array", "a long number", "a deep header"],
+)
+def test_hostile_golden_vectors_are_refused_in_a_clause(content: bytes, tmp_path: Path):
+    path = tmp_path / "v.npz"
+    path.write_bytes(content)
+    with pytest.raises(GoldenFailed, match=r"^the golden vectors "):
+        read_golden(path)
