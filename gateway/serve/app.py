@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import random
+import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
@@ -36,6 +38,8 @@ HUB_STOP_S = 10.0
 FREE_PORTS = range(16_384, 32_768)
 """Below those that Linux gives to outgoing connections."""
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
+FOLDER_PREFIX = "tidegate-"
+HUB_SOCKET = "hub.sock"
 MAX_SOCKET_PATH = 100
 """A unix socket's path is at most 107 bytes long."""
 
@@ -69,7 +73,7 @@ def running(
         logging.getLogger(name).setLevel(logging.ERROR)
     with contextlib.ExitStack() as stack:
         if settings.listen.edge is not None:
-            settings = replace(settings, inside=stack.enter_context(_private_folder()) / "hub.sock")
+            settings = replace(settings, inside=stack.enter_context(_private_folder()) / HUB_SOCKET)
         try:
             with _signals_left_alone():
                 ray.init(
@@ -184,10 +188,31 @@ def _deploy(settings: ReplicaSettings, source: str) -> dict[str, Any]:
 def _private_folder() -> Iterator[Path]:
     """A folder that only this user can enter, with a path short enough for a socket in it."""
     root = tempfile.gettempdir()
-    if len(os.fsencode(root)) > MAX_SOCKET_PATH - len("/tidegate-xxxxxxxx/hub.sock"):
+    if len(os.fsencode(root)) > MAX_SOCKET_PATH - len(f"/{FOLDER_PREFIX}xxxxxxxx/{HUB_SOCKET}"):
         root = "/tmp"
-    with tempfile.TemporaryDirectory(prefix="tidegate-", dir=root) as folder:
-        yield Path(folder)
+    for folder in Path(root).glob(f"{FOLDER_PREFIX}*"):
+        _remove_left(folder)
+    with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, dir=root) as name:
+        held = os.open(name, os.O_RDONLY)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield Path(name)
+        finally:
+            os.close(held)
+
+
+def _remove_left(folder: Path) -> None:
+    """Remove the folder of a gateway that was killed. One that lives holds a lock on its own, and has
+    it before there is a socket in it."""
+    with contextlib.suppress(OSError):
+        if folder.lstat().st_uid != os.getuid() or not (folder / HUB_SOCKET).is_socket():
+            return
+        held = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(held)
 
 
 def _resolved(listen: Listen) -> Listen:

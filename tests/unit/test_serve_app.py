@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import socket
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +94,23 @@ def test_asked_to_stop_while_ray_starts_it_goes_no_further(
         signal.signal(signal.SIGTERM, before)
     assert ended == ["ray"]
     assert UTILS.set_sigterm_handler is take
+
+
+def test_what_a_killed_gateway_left_is_removed_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    # A socket's path is short, so the folder is not pytest's own.
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        root = Path(short)
+        monkeypatch.setattr(tempfile, "gettempdir", lambda: short)
+        for name in ("tidegate-left", "tidegate-new", "other"):
+            (root / name).mkdir()
+        with socket.socket(socket.AF_UNIX) as left, socket.socket(socket.AF_UNIX) as other:
+            left.bind(str(root / "tidegate-left" / "hub.sock"))
+            other.bind(str(root / "other" / "hub.sock"))
+        with app._private_folder() as living, socket.socket(socket.AF_UNIX) as hub:
+            hub.bind(str(living / "hub.sock"))
+            with app._private_folder() as second:
+                names = {folder.name for folder in root.iterdir()}
+                assert names == {living.name, second.name, "tidegate-new", "other"}
+        assert {folder.name for folder in root.iterdir()} == {"tidegate-new", "other"}
