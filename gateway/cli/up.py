@@ -81,9 +81,8 @@ def up(
         _heed_signals(asked)
         # Without devices the directory holds measurements alone, which several gateways may share.
         turn = alone(state_dir) if listen.edge is not None else contextlib.nullcontext()
-        with turn, running(settings, str(file)) as serving:
-            _heed_signals(asked)  # Ray has put its own handlers in place by now
-            if not asked.is_set():
+        with turn, running(settings, str(file), asked.is_set) as serving:
+            if serving and not asked.is_set():
                 _announce(serving, as_json)
                 asked.wait()
             print("draining", file=sys.stderr, flush=True)

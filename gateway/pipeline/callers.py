@@ -64,6 +64,13 @@ class Callers:
             )
         return replace(options, caller=caller)
 
+    def known(self, metadata: Metadata) -> Caller:
+        """Who makes a call whose options are wrong; ANYBODY where the credential is."""
+        try:
+            return self._identify(metadata)
+        except Refusal:
+            return ANYBODY
+
     def _identify(self, metadata: Metadata) -> Caller:
         if not self._looks:
             return ANYBODY

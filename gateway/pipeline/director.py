@@ -102,7 +102,7 @@ class Director:
         try:
             options, error = self._callers.options(call.metadata, inference=True), None
         except OipError as wrong:
-            options, error = Options(), wrong
+            options, error = Options(caller=self._callers.known(call.metadata)), wrong
         flow = _Flow(self._telemetry.request(call.received, options, call.binding))
         self._inflight += 1
         self._idle.clear()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import random
+import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray import serve
+from ray._private import utils as ray_utils
 from ray.exceptions import RayError
 from ray.serve.config import HTTPOptions, ProxyLocation
 from ray.serve.exceptions import RayServeException
@@ -35,6 +38,8 @@ HUB_STOP_S = 10.0
 FREE_PORTS = range(16_384, 32_768)
 """Below those that Linux gives to outgoing connections."""
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
+FOLDER_PREFIX = "tidegate-"
+HUB_SOCKET = "hub.sock"
 MAX_SOCKET_PATH = 100
 """A unix socket's path is at most 107 bytes long."""
 
@@ -48,9 +53,12 @@ class StopError(RuntimeError):
 
 
 @contextlib.contextmanager
-def running(settings: ReplicaSettings, source: str) -> Iterator[dict[str, Any]]:
+def running(
+    settings: ReplicaSettings, source: str, asked_to_stop: Callable[[], bool]
+) -> Iterator[dict[str, Any]]:
     """Run the gateway; yields what it serves: `{"http": "IP:PORT", "grpc": ..., "metrics": ...,
-    "edge": ... or None, "pids": {...}, "endpoints": {NAME: what is wrong, or ""}}`.
+    "edge": ... or None, "pids": {...}, "endpoints": {NAME: what is wrong, or ""}}`; or `{}`, and nothing
+    runs, when it was asked to stop before it served. The caller's signal handlers stay in place.
 
     Joins the cluster that RAY_ADDRESS names, else starts one of its own. On leaving, requests in
     flight are finished (at most `settings.drain_s`); then the devices are parted from, and the own Ray is
@@ -65,29 +73,57 @@ def running(settings: ReplicaSettings, source: str) -> Iterator[dict[str, Any]]:
         logging.getLogger(name).setLevel(logging.ERROR)
     with contextlib.ExitStack() as stack:
         if settings.listen.edge is not None:
-            settings = replace(settings, inside=stack.enter_context(_private_folder()) / "hub.sock")
+            settings = replace(settings, inside=stack.enter_context(_private_folder()) / HUB_SOCKET)
         try:
-            ray.init(
-                address=address or "local",
-                include_dashboard=False if address is None else None,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                configure_logging=False,
-            )
-        except Exception as error:  # Ray raises Exception itself when a node takes long
-            raise StartError(f"Ray did not start: {error}") from error
+            with _signals_left_alone():
+                ray.init(
+                    address=address or "local",
+                    include_dashboard=False if address is None else None,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    configure_logging=False,
+                )
+        except Exception as error:  # Ray says by a bare Exception that its processes took too long
+            raise StartError(f"Ray did not start: {_first_line(error)}") from error
         stack.callback(ray.shutdown)
-        _start_serve()
-        if address is not None:
-            stack.callback(undeploy, settings.config)
-            stack.callback(serve.delete, APP)
+        if asked_to_stop():
+            yield {}
+            return
         try:
+            _start_serve()
+            if asked_to_stop():
+                yield {}
+                return
+            if address is not None:
+                stack.callback(undeploy, settings.config)
+                stack.callback(serve.delete, APP)
             deploy_pools(settings.config)
-        except (RuntimeError, ValueError) as error:
-            raise StartError(f"the pools did not start on Ray Serve: {error}") from error
-        parts = _deploy(settings, source)
-        yield _described(parts)
+            parts = _deploy(settings, source)
+            serving = _described(parts)
+        except StartError:
+            raise
+        except (RayError, RayServeException, RuntimeError, TimeoutError, ValueError) as error:
+            raise StartError(f"the gateway did not start on Ray Serve: {_first_line(error)}") from error
+        yield serving
         _drain(parts, settings.drain_s)
+
+
+@contextlib.contextmanager
+def _signals_left_alone() -> Iterator[None]:
+    """Ray takes SIGTERM for itself when it starts: its handler leaves in the middle of whatever runs, and
+    what runs then is mostly Ray's own code, which aborts."""
+    utils: Any = ray_utils
+    take, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda _: None
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler = take
+
+
+def _first_line(error: Exception) -> str:
+    """Ray's messages go on with stacks and advice."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def _described(parts: dict[str, Any]) -> dict[str, Any]:
@@ -144,10 +180,7 @@ def _deploy(settings: ReplicaSettings, source: str) -> dict[str, Any]:
         graceful_shutdown_timeout_s=settings.drain_s + STOP_MARGIN_S,
         **common,
     )(DataPlane)
-    try:
-        serve.run(data_plane.bind(settings, *parts), name=APP, route_prefix=None)
-    except RuntimeError as error:
-        raise StartError(f"the gateway did not start on Ray Serve: {error}") from error
+    serve.run(data_plane.bind(settings, *parts), name=APP, route_prefix=None)
     return {name: serve.get_deployment_handle(deployment, APP) for name, deployment in names.items()}
 
 
@@ -155,10 +188,31 @@ def _deploy(settings: ReplicaSettings, source: str) -> dict[str, Any]:
 def _private_folder() -> Iterator[Path]:
     """A folder that only this user can enter, with a path short enough for a socket in it."""
     root = tempfile.gettempdir()
-    if len(os.fsencode(root)) > MAX_SOCKET_PATH - len("/tidegate-xxxxxxxx/hub.sock"):
+    if len(os.fsencode(root)) > MAX_SOCKET_PATH - len(f"/{FOLDER_PREFIX}xxxxxxxx/{HUB_SOCKET}"):
         root = "/tmp"
-    with tempfile.TemporaryDirectory(prefix="tidegate-", dir=root) as folder:
-        yield Path(folder)
+    for folder in Path(root).glob(f"{FOLDER_PREFIX}*"):
+        _remove_left(folder)
+    with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, dir=root) as name:
+        held = os.open(name, os.O_RDONLY)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield Path(name)
+        finally:
+            os.close(held)
+
+
+def _remove_left(folder: Path) -> None:
+    """Remove the folder of a gateway that was killed. One that lives holds a lock on its own, and has
+    it before there is a socket in it."""
+    with contextlib.suppress(OSError):
+        if folder.lstat().st_uid != os.getuid() or not (folder / HUB_SOCKET).is_socket():
+            return
+        held = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(held)
 
 
 def _resolved(listen: Listen) -> Listen:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from gateway.core.config import Config, EndpointConfig
@@ -50,7 +51,8 @@ async def endpoints(
 
 
 def models(config: Config, snapshot: Snapshot) -> list[dict[str, Any]]:
-    """One entry a model: its class and which variants can answer now."""
+    """One entry a model: its class and which variants can answer now. Of an artifact only the file's name
+    is told: its folder is the machine's."""
     return [
         {
             "name": model.name,
@@ -59,6 +61,7 @@ def models(config: Config, snapshot: Snapshot) -> list[dict[str, Any]]:
             "variants": [
                 {
                     **variant.model_dump(mode="json", exclude_none=True),
+                    **({} if variant.artifact is None else {"artifact": Path(variant.artifact).name}),
                     "ready": snapshot.endpoints[variant.endpoint].up
                     and snapshot.variants[key_of(model, variant)].ready is True,
                 }

@@ -435,3 +435,16 @@ async def test_a_model_that_is_not_ready_somewhere_leaves_the_endpoint_up():
     record = b.records.get(headers(reply)["tidegate-decision"])
     assert record is not None
     assert [attempt["outcome"] for attempt in record["attempts"]] == ["unavailable", "ok"]
+
+
+async def test_a_peer_is_told_the_reason_of_a_wrong_option_too():
+    """Without it the peer would take the words for a verdict on the request, and show them to its caller."""
+    token = "a-token-of-plant-7-that-nobody-guesses"
+    gateway = {**config_of().gateway.model_dump(), "peers": [{"name": "gw-plant-7", "token": token}]}
+    b = await bench(config_of(gateway=gateway))
+    wrong = ("tidegate-allowed", "everywhere")
+    known = await b.director.infer(call_of(metadata=[("authorization", f"Bearer {token}"), wrong]), CODEC)
+    assert known.error is not None
+    assert known.error.reason is Reason.BAD_OPTION
+    assert headers(known) == {"tidegate-reason": "bad_option"}
+    assert headers(await b.director.infer(call_of(metadata=[wrong]), CODEC)) == {}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.pipeline.state import ReplicaState
 from gateway.serve import views
+from tests.support.configs import config_from
 from tests.support.fakes import bench
 
 
@@ -21,3 +23,23 @@ async def test_statistics_that_cannot_be_read_hide_no_other_endpoint(monkeypatch
     assert list(seen) == ["site", "cloud", "far"]
     assert [model["statistics"] for model in seen["site"]["models"]] == [None]
     assert [model["statistics"] for model in seen["cloud"]["models"]] == [[]]
+
+
+def test_of_an_artifact_the_file_name_alone_is_told():
+    config = config_from(
+        {
+            "version": 1,
+            "gateway": {"name": "gw", "location": {"tier": "site", "site": "plant-7"}},
+            "endpoints": [{"name": "cameras", "kind": "fake", "location": {"tier": "device"}}],
+            "models": [
+                {
+                    "name": "m",
+                    "variants": [{"endpoint": "cameras", "artifact": "/srv/secret-folder/m.tflite"}],
+                }
+            ],
+            "privacy": {"default": "any", "classes": {"any": {"allow": [{"tier": ["device", "site"]}]}}},
+            "policies": [{"name": "default", "match": {}, "weights": {"latency": 1}}],
+        }
+    )
+    (model,) = views.models(config, ReplicaState(config, "r").snapshot)
+    assert model["variants"][0]["artifact"] == "m.tflite"

@@ -1,0 +1,116 @@
+"""How the gateway starts, as far as that needs no Ray: what it does when Ray fails, or is asked to stop."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.quiet_ray import ray  # isort: skip  # before anything that uses Ray
+from ray._private import utils
+from ray.exceptions import RayError
+
+from gateway.serve import app
+from gateway.serve.settings import Address, Listen, ReplicaSettings
+from tests.support.configs import config_from
+
+UTILS: Any = utils
+CONFIG = config_from(
+    {
+        "version": 1,
+        "gateway": {"name": "gw", "location": {"tier": "site", "site": "plant-7"}},
+        "endpoints": [{"name": "t", "kind": "fake", "location": {"tier": "site"}}],
+        "models": [{"name": "m", "variants": [{"endpoint": "t"}]}],
+        "privacy": {"default": "any", "classes": {"any": {"allow": [{"tier": ["site"]}]}}},
+        "policies": [{"name": "default", "match": {}, "weights": {"latency": 1}}],
+    }
+)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReplicaSettings:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    anywhere = Address("127.0.0.1", 0)
+    return ReplicaSettings(CONFIG, "r", Listen(anywhere, anywhere, anywhere), tmp_path, 1.0)
+
+
+def test_whatever_ray_raises_on_its_way_up_is_one_sentence(
+    settings: ReplicaSettings, monkeypatch: pytest.MonkeyPatch
+):
+    def late(**_: object) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray, "init", late)
+    with (
+        pytest.raises(app.StartError, match=r"^Ray did not start: The current node timed out"),
+        app.running(settings, "f", lambda: False),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), RayError("gone\n  File x"), ValueError("gone")])
+def test_whatever_serve_raises_on_its_way_up_is_one_sentence(
+    settings: ReplicaSettings, monkeypatch: pytest.MonkeyPatch, error: Exception
+):
+    def fails(*_: object) -> None:
+        raise error
+
+    for name in ("init", "shutdown"):
+        monkeypatch.setattr(ray, name, lambda **_: None)
+    monkeypatch.setattr(app, "_start_serve", fails)
+    with (
+        pytest.raises(app.StartError, match=r"^the gateway did not start on Ray Serve: (gone|TimeoutError)$"),
+        app.running(settings, "f", lambda: False),
+    ):
+        pass
+
+
+def test_asked_to_stop_while_ray_starts_it_goes_no_further(
+    settings: ReplicaSettings, monkeypatch: pytest.MonkeyPatch
+):
+    """Ray's own handler of SIGTERM would end the process in the middle of Ray's code."""
+    ended: list[str] = []
+
+    def init(**_: object) -> None:
+        UTILS.set_sigterm_handler(signal.SIG_IGN)
+
+    def further(*_: object) -> Any:
+        raise AssertionError("started Serve all the same")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: ended.append("ray"))
+    monkeypatch.setattr(app, "_start_serve", further)
+    before = signal.getsignal(signal.SIGTERM)
+    take = UTILS.set_sigterm_handler
+    try:
+        with app.running(settings, "f", lambda: True) as serving:
+            assert serving == {}
+        assert signal.getsignal(signal.SIGTERM) is before
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended == ["ray"]
+    assert UTILS.set_sigterm_handler is take
+
+
+def test_what_a_killed_gateway_left_is_removed_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    # A socket's path is short, so the folder is not pytest's own.
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        root = Path(short)
+        monkeypatch.setattr(tempfile, "gettempdir", lambda: short)
+        for name in ("tidegate-left", "tidegate-new", "other"):
+            (root / name).mkdir()
+        with socket.socket(socket.AF_UNIX) as left, socket.socket(socket.AF_UNIX) as other:
+            left.bind(str(root / "tidegate-left" / "hub.sock"))
+            other.bind(str(root / "other" / "hub.sock"))
+        with app._private_folder() as living, socket.socket(socket.AF_UNIX) as hub:
+            hub.bind(str(living / "hub.sock"))
+            with app._private_folder() as second:
+                names = {folder.name for folder in root.iterdir()}
+                assert names == {living.name, second.name, "tidegate-new", "other"}
+        assert {folder.name for folder in root.iterdir()} == {"tidegate-new", "other"}
