@@ -138,7 +138,7 @@ class DeviceModels:
         found.active_digest, found.active_version = entry.target.digest, entry.target.version
         found.delegate, found.delegated_nodes, found.nodes = loaded.delegate, loaded.taken, loaded.nodes
         found.degraded = entry.served.degraded
-        found.metadata = entry.metadata
+        found.metadata, found.config = entry.metadata, entry.config
         return found
 
     def _serves(self, model: str, version: str) -> _Serving:

@@ -65,7 +65,8 @@ async def test_a_desired_model_is_fetched_tried_and_answers(device: DeviceModels
         ("pixels", "FP32", [-1, 64]),
         ("probabilities", "FP32", [-1, 10]),
     ]
-    assert device.metadata("digits", "") == found.metadata
+    assert (device.metadata("digits", ""), device.config("digits", "")) == (found.metadata, found.config)
+    assert found.config
     assert device.ready("digits", "3")
     answer = await device.infer(request("digits", "3", "seven", pixels=PIXELS), 5)
     assert (response(answer).model_version, response(answer).id) == ("3", "seven")
