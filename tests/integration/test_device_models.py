@@ -83,6 +83,9 @@ async def test_questions_about_what_it_has_not(device: DeviceModels, hub: Hub):
         with pytest.raises(OipError, match="version 9 is not found") as version:
             ask("digits", "9")
         assert version.value.reason is Reason.UNKNOWN_VERSION
+        with pytest.raises(OipError, match="specified version string '01'") as malformed:
+            ask("digits", "01")
+        assert malformed.value.reason is Reason.MALFORMED
 
 
 async def test_an_update_under_load_drops_no_request_and_names_who_answered(device: DeviceModels, hub: Hub):
