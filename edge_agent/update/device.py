@@ -22,7 +22,7 @@ from edge_agent.update.fetch import FetchBroken, fetch_blob
 from edgewire.v1 import edge_pb2
 from oip import codec
 from oip.errors import OipError
-from oip.names import shown
+from oip.names import shown, version_fault
 from oip.reasons import Reason
 from oip.scan import scan_request
 
@@ -168,6 +168,8 @@ class DeviceModels:
             raise OipError(
                 Reason.MODEL_UNAVAILABLE, f"Model {shown(model)} is not available on this device: {why}"
             )
+        if (fault := version_fault(version)) is not None:
+            raise OipError(Reason.MALFORMED, fault)
         if version and version != entry.target.version:
             raise OipError(
                 Reason.UNKNOWN_VERSION,

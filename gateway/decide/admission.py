@@ -7,7 +7,6 @@ to refuse the same request for the same reason.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from gateway.core.config import Config
@@ -16,15 +15,12 @@ from gateway.core.place import Origin, Place, PrivacyClass, Tier
 from gateway.core.request import Options
 from gateway.decide.tables import Compiled, Model, compiled
 from gateway.policy.privacy import allowed, home_of, origin_of
-from oip.names import shown
+from oip.names import shown, version_fault
 from oip.reasons import Reason
 
 SHOWN_CHARS = 256
 """Names from a caller are cut to this length before they go into a record; no configured name is
 longer."""
-
-_VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
-_LAST_VERSION = 2**63 - 1
 
 LISTED = 6
 """How many places a message names before it only counts them."""
@@ -96,18 +92,9 @@ def admit(tables: Compiled, options: Options, origin: Origin, model: str | None)
 
 
 def version_refusal(version: str) -> Refusal | None:
-    """Why no endpoint has such a version; "" is none and asks for any.
-
-    A version is a number in its one spelling. Triton reads the digits that a text begins with, so
-    `1.0`, `01` and `1x` would be answered by version 1, which nobody asked for. The words are Triton's.
-    """
-    if not version or (_VERSION.fullmatch(version) and int(version) <= _LAST_VERSION):
-        return None
-    return Refusal(
-        Reason.MALFORMED,
-        f"failed to get model version from specified version string {shown(version)},"
-        " version should be an integral value > 0",
-    )
+    """Why no endpoint has such a version; "" is none and asks for any."""
+    fault = version_fault(version)
+    return None if fault is None else Refusal(Reason.MALFORMED, fault)
 
 
 def cut(name: str) -> str:

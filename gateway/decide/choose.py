@@ -240,9 +240,11 @@ def _why_none(
     candidates: Sequence[Candidate],
 ) -> Refusal:
     name = model.config.name
-    if request.version and all(own_version(r.target.variant) not in (None, request.version) for r in rows):
-        return unknown_model(name, request.version)
     allowed = [c for row, c in zip(rows, candidates, strict=True) if not row.facts.refused_by]
+    # What a forbidden place has is nothing that this request could be answered from.
+    asked = [c.variant for c in allowed or candidates]
+    if request.version and all(own_version(v) not in (None, request.version) for v in asked):
+        return unknown_model(name, request.version)
     if not allowed:
         verb = "allows" if len(names) == 1 else "allow"
         left = "" if request.options.allowed is None else " and the peer's tidegate-allowed leaves"

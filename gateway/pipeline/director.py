@@ -176,12 +176,12 @@ class Director:
         return answer, list(headers)
 
     async def _check(self, decision: Decision, body: bytes, model: str) -> None:
-        """Hold the request against what the chosen variant takes, as far as that is known: no version
-        but the variant's own. Raises OipError."""
+        """Hold the request against what the chosen variant takes, as far as that is known. Raises
+        OipError."""
         assert decision.model_config is not None
         variant = decision.plan[0].variant
-        if own_version(variant) is not None or not decision.version:
-            await self._signatures.check(key_of(decision.model_config, variant), body, model)
+        left_open = decision.version if own_version(variant) is None else ""
+        await self._signatures.check(key_of(decision.model_config, variant), body, model, left_open)
 
     def dry_run(self, model: str, version: str, options: Options, payload_bytes: int) -> Decision:
         """The decision that such a request would get now; nothing is sent or recorded."""

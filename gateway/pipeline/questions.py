@@ -42,7 +42,7 @@ class Questions:
 
     async def model_ready(self, name: str, version: str, options: Options) -> bool:
         """Raises Refusal for an unknown model or a version that no variant can have."""
-        model = self._model(name, version)
+        model = self._model(name, version, options)
         for target in self._serving(model, version, options):
             if not version or own_version(target.variant) is not None:
                 return True
@@ -70,14 +70,18 @@ class Questions:
         )
         return rename_config(answer, name)
 
-    def _model(self, name: str, version: str) -> Model:
+    def _model(self, name: str, version: str, options: Options) -> Model:
         model = self._tables.models.get(name)
         if model is None:
             raise unknown_model(name)
         if (refusal := version_refusal(version)) is not None:
             raise refusal
-        if version and not any(_has(target, version) for target in model.targets):
-            raise unknown_model(name, version)
+        if version:
+            # What a forbidden place has is nothing that this question could be answered from.
+            wall, snapshot = self._wall(model, options), self._state.snapshot
+            allowed = [t for t in model.targets if not reach(snapshot, t, wall).refused_by]
+            if not any(_has(target, version) for target in allowed or model.targets):
+                raise unknown_model(name, version)
         return model
 
     def _serving(self, model: Model, version: str, options: Options) -> list[Target]:
@@ -121,7 +125,7 @@ class Questions:
         question: Callable[[Endpoint, VariantKey], Awaitable[bytes]],
     ) -> bytes:
         failure: AttemptError | None = None
-        model = self._model(name, version)
+        model = self._model(name, version, options)
         for target in self._serving(model, version, options):
             key = target.key if target.key.version else target.key._replace(version=version)
             try:

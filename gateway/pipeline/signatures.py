@@ -58,16 +58,22 @@ class Signatures:
         self._slow = asyncio.Semaphore(1)
         """Checks of megabytes of BYTES are made beside the loop, one at a time: they share its processor."""
 
-    async def check(self, key: VariantKey, body: bytes, model: str) -> None:
+    async def check(self, key: VariantKey, body: bytes, model: str, version: str = "") -> None:
         """Raises OipError MALFORMED for a scanned ModelInferRequest that the variant cannot take; words
-        name the model as `model`. A variant whose endpoint says nothing takes everything."""
-        refused = await self._refusal(key, body, model)
+        name the model as `model`. A variant whose endpoint says nothing takes everything.
+
+        `version` is one that the caller asks for and the variant leaves to its endpoint: nothing is
+        refused before that has said what this version takes.
+        """
+        refused = await self._refusal(self._known(key), body, model)
         if refused is None:
             return
-        learnt_at = self._state.learnt_at(key)
-        if learnt_at is None or self._clock() - learnt_at > FRESH_S:
+        if version:
+            asked = await ask_signature(self._endpoints[key.endpoint], key.model, version)
+            refused = await self._refusal(asked, body, model)
+        elif (learnt_at := self._state.learnt_at(key)) is None or self._clock() - learnt_at > FRESH_S:
             await self._learn_again(key)
-            refused = await self._refusal(key, body, model)
+            refused = await self._refusal(self._known(key), body, model)
         if refused is not None:
             raise refused
 
@@ -77,8 +83,10 @@ class Signatures:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _refusal(self, key: VariantKey, body: bytes, model: str) -> OipError | None:
-        signature = self._state.snapshot.variants[key].signature
+    def _known(self, key: VariantKey) -> Signature | None:
+        return self._state.snapshot.variants[key].signature
+
+    async def _refusal(self, signature: Signature | None, body: bytes, model: str) -> OipError | None:
         if signature is None:
             return None
         try:

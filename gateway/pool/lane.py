@@ -1,8 +1,8 @@
 """The shell around `oip.batching`: one session, one thread that runs it, and what waits for it.
 
 While one batch runs the next one gathers, so under load batches fill without anybody waiting for
-`delay_ms`. A run cannot be interrupted; what a caller gave up or has no time left for is left out
-before its run begins.
+`delay_ms`. What a caller gave up or has no time left for is left out before its run begins; a run
+that nobody waits for any more is stopped.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class Lane:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"model-{name}")
         self._pump: asyncio.Task[None] | None = None
         self._came = asyncio.Event()
+        self._running: list[_Item] = []
 
     @property
     def waiting(self) -> int:
@@ -80,6 +81,9 @@ class Lane:
             raise _late() from None
         finally:
             self._waiting.discard(item)
+            if item in self._running and all(other.answer.done() for other in self._running):
+                self._running = []
+                self._session.stop()
 
     async def close(self) -> None:
         """End what waits, with UNAVAILABLE, and let the run that is under way finish."""
@@ -104,8 +108,10 @@ class Lane:
             if not ready:
                 continue
             run = loop.run_in_executor(self._thread, self._session.run, join([item.work for item in ready]))
+            self._running = ready
             try:
                 outputs = await asyncio.shield(run)
+                self._running = []
                 self._tell(ready, outputs, now)
             except asyncio.CancelledError:
                 _fail(ready, OipError(Reason.UNAVAILABLE, "The replica is being stopped; try again."))
@@ -115,6 +121,8 @@ class Lane:
             except Exception as error:
                 # The runtime's own words may quote the request.
                 _fail(ready, OipError(Reason.ENDPOINT_FAILED, f"The model failed ({type(error).__name__})."))
+            finally:
+                self._running = []
 
     def _tell(self, ready: list[_Item], outputs: Mapping[str, Array], began: float) -> None:
         ran_s = time.monotonic() - began

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import re
+
 from oip.errors import OipError
 from oip.reasons import Reason
 
 SHARED_MEMORY_KEYS = frozenset({"shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"})
 _LONGEST_SHOWN = 64
+_VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
+_LAST_VERSION = 2**63 - 1
 
 
 def shown(name: str) -> str:
     """A caller's name for a message: quoted, control characters escaped, at most 64 characters of it."""
     return repr(name if len(name) <= _LONGEST_SHOWN else name[:_LONGEST_SHOWN] + "...")
+
+
+def version_fault(version: str) -> str | None:
+    """Why no model has such a version; "" is none and asks for any.
+
+    A version is a number in its one spelling. Triton reads the digits that a text begins with, so
+    `1.0`, `01` and `1x` would be answered by version 1, which nobody asked for. The words are Triton's.
+    """
+    if not version or (_VERSION.fullmatch(version) and int(version) <= _LAST_VERSION):
+        return None
+    return (
+        f"failed to get model version from specified version string {shown(version)},"
+        " version should be an integral value > 0"
+    )
 
 
 def refuse_option(key: str) -> None:

@@ -119,7 +119,7 @@ def _check_parameters(parameters: Sequence[Parameter]) -> None:
             kinds, expected = known
             if kind not in kinds:
                 raise wording.parameter_kind(key, expected)
-            if key == "priority" and isinstance(value, int) and value < 0:
+            if key in ("priority", "timeout") and isinstance(value, int) and value < 0:
                 raise wording.negative_parameter(key)
         elif key.startswith("triton_"):
             raise wording.reserved_parameter()

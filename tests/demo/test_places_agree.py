@@ -14,7 +14,7 @@ import tritonclient.http
 
 from oip.reasons import STATUS
 from tests.demo.played import ENDPOINTS, ROUTES, TOLERANCE, Played
-from tests.support.mistakes import MISTAKES, HttpRequest, Mistake
+from tests.support.mistakes import MISTAKES, HttpRequest, Mistake, json_request
 from tests.support.storm import MODEL, PIXELS
 
 
@@ -93,6 +93,28 @@ def test_the_same_error_everywhere_byte_for_byte(played: Played, mistake: Mistak
             bodies.append(told_over_http(cloud.http, request, {}))
             bodies.append(told_over_http(agent["http"], request, {}))
             assert set(bodies) == {(status.http, json.dumps({"error": mistake.message}).encode())}
+
+
+@pytest.mark.parametrize("version", ["9", "01"])
+def test_the_same_error_everywhere_for_a_version_that_is_not_there(played: Played, version: str):
+    plant, path = played.running.plant, f"/v2/models/digits/versions/{version}"
+    for method, what in (("POST", "/infer"), ("GET", ""), ("GET", "/config")):
+        body = json_request().body if method == "POST" else b""
+        told = {
+            (answer.status_code, answer.content)
+            for options in ROUTES.values()
+            for answer in [
+                httpx.request(
+                    method,
+                    f"http://{plant.http}{path}{what}",
+                    content=body,
+                    headers=dict(options),
+                    timeout=20,
+                )
+            ]
+        }
+        assert len(told) == 1
+        assert told.pop()[0] == (404 if version == "9" else 400)
 
 
 def test_there_are_twenty_mistakes_at_least():

@@ -65,7 +65,8 @@ async def test_a_desired_model_is_fetched_tried_and_answers(device: DeviceModels
         ("pixels", "FP32", [-1, 64]),
         ("probabilities", "FP32", [-1, 10]),
     ]
-    assert device.metadata("digits", "") == found.metadata
+    assert (device.metadata("digits", ""), device.config("digits", "")) == (found.metadata, found.config)
+    assert found.config
     assert device.ready("digits", "3")
     answer = await device.infer(request("digits", "3", "seven", pixels=PIXELS), 5)
     assert (response(answer).model_version, response(answer).id) == ("3", "seven")
@@ -82,6 +83,9 @@ async def test_questions_about_what_it_has_not(device: DeviceModels, hub: Hub):
         with pytest.raises(OipError, match="version 9 is not found") as version:
             ask("digits", "9")
         assert version.value.reason is Reason.UNKNOWN_VERSION
+        with pytest.raises(OipError, match="specified version string '01'") as malformed:
+            ask("digits", "01")
+        assert malformed.value.reason is Reason.MALFORMED
 
 
 async def test_an_update_under_load_drops_no_request_and_names_who_answered(device: DeviceModels, hub: Hub):

@@ -179,6 +179,16 @@ def test_versions() -> None:
     assert plan(decided(models=[open_version], request=request_of(version="9"))) == ["dear"]
 
 
+def test_a_version_of_none_of_the_places_that_a_request_may_go_to_is_unknown() -> None:
+    # "us" may have any version, but the class keeps the request from it.
+    versions = model(variants=[{"endpoint": "cheap", "version": "1"}, {"endpoint": "us"}])
+    refused = decided(models=[versions], request=request_of(version="9"))
+    assert rules(refused, "us") == ["privacy"]
+    assert refused.refused is Reason.UNKNOWN_VERSION
+    down = decided(down={"cheap": "gone"}, models=[versions], request=request_of(version="1"))
+    assert down.refused is Reason.NO_CANDIDATE
+
+
 @pytest.mark.parametrize("version", ["1.0", "01", " 1", "1 ", "+1", "-1", "1x", "v1", "\uff11", str(2**63)])
 def test_a_version_that_is_no_number_in_its_one_spelling_is_refused(version: str) -> None:
     open_version = model(variants=[{"endpoint": "dear"}])

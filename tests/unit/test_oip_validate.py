@@ -358,6 +358,9 @@ def test_values_of_parameters():
     taken(message, SIMPLE)
     message.parameters["priority"].int64_param = -1
     assert refused(message, SIMPLE) == "invalid value for 'priority', expected value >= 0."
+    del message.parameters["priority"]
+    message.parameters["timeout"].int64_param = -1
+    assert refused(message, SIMPLE) == "invalid value for 'timeout', expected value >= 0."
     message = simple((1, 16), (1, 16))
     message.parameters["triton_foo"].int64_param = 1
     assert refused(message, SIMPLE) == (

@@ -93,6 +93,25 @@ async def test_callers_class_narrows_where_a_question_goes():
     assert not any(seen.values())
 
 
+async def test_version_that_no_allowed_place_has_is_unknown():
+    model = config_of().models[0].model_dump()
+    variants = [v for v in model["variants"] if v["endpoint"] != "site"]
+    # "far" may have any version, but the class keeps questions from it; "cloud" has version 3.
+    b = await bench(config_of(models=[{**model, "variants": variants}]))
+    seen = await asked(b)
+    eu = Options(privacy="eu")
+    for question in (b.director.model_ready, b.director.model_metadata, b.director.model_config):
+        with pytest.raises(Refusal) as refused:
+            await question("digits", "9", eu)
+        assert refused.value.reason is Reason.UNKNOWN_VERSION
+        assert refused.value.message == "Request for unknown model: 'digits' version 9 is not found"
+    b.state.gone("cloud")
+    with pytest.raises(Refusal) as away:
+        await b.director.model_metadata("digits", "3", eu)
+    assert away.value.reason is Reason.NO_CANDIDATE
+    assert not any(seen.values())
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

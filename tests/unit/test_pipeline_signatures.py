@@ -35,11 +35,13 @@ class Telling(FakeEndpoint):
         self.config = config
         self.down = False
         self.questions = 0
+        self.versions: list[str] = []
         self.release = asyncio.Event()
         self.release.set()
 
     async def model_metadata(self, model: str, version: str, timeout_s: float) -> bytes:
         self.questions += 1
+        self.versions.append(version)
         await self.release.wait()
         if self.down:
             raise _error(Reason.UNAVAILABLE)
@@ -208,6 +210,36 @@ async def test_another_version_than_the_signatures_is_the_endpoints_to_judge():
     reply = await b.director.infer(call_of(request(version="7")), CODEC)
     assert reply.error is None
     assert b.endpoints["site"].seen
+
+
+@pytest.mark.parametrize("told", ["x", "y"])
+async def test_a_version_that_the_caller_names_is_held_against_what_it_takes(told: str):
+    endpoint, clock = Telling(told), Clock()
+    signatures, _ = held(endpoint, OTHER, clock)
+    if told == "x":
+        await signatures.check(KEY, request(version="7"), "digits", "7")
+    else:
+        with pytest.raises(OipError) as refused:
+            await signatures.check(KEY, request(version="7"), "digits", "7")
+        assert refused.value.reason is Reason.MALFORMED
+    assert endpoint.versions == ["7"]
+
+
+async def test_a_version_that_the_endpoint_has_not_is_its_own_to_refuse():
+    endpoint, clock = Telling(), Clock()
+    endpoint.down = True
+    signatures, _ = held(endpoint, OTHER, clock)
+    await signatures.check(KEY, request(version="7"), "digits", "7")
+    await signatures.close()
+
+
+async def test_a_bad_request_for_the_version_that_is_there_is_not_sent():
+    b = await learned(OTHER)
+    b.endpoints["site"].model_metadata = Telling("y").model_metadata
+    reply = await b.director.infer(call_of(request(version="1")), CODEC)
+    assert reply.error is not None
+    assert reply.error.reason is Reason.MALFORMED
+    assert not any(endpoint.seen for endpoint in b.endpoints.values())
 
 
 async def test_an_artifact_has_version_one_and_is_held_against_its_signature():

@@ -31,6 +31,7 @@ class Gated:
         self.runs: list[list[float]] = []
         self.go = threading.Event()
         self.fails: BaseException | None = None
+        self.stopped = 0
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         self.runs.append(inputs["x"][:, 0].tolist())
@@ -38,6 +39,9 @@ class Gated:
         if self.fails is not None:
             raise self.fails
         return {"y": inputs["x"] * 2}
+
+    def stop(self) -> None:
+        self.stopped += 1
 
 
 def work(*values: float) -> InferWork:
@@ -150,3 +154,17 @@ async def test_closing_ends_what_waits_and_what_runs(lane: Lane, session: Gated)
     assert session.runs == [[0]]
     session.go.set()
     await until(lambda: not any(thread.name.startswith("model-m") for thread in threading.enumerate()))
+
+
+async def test_a_run_is_stopped_when_the_last_of_those_that_wait_for_it_is_gone(lane: Lane, session: Gated):
+    two = [asyncio.create_task(lane.run(work(value), soon())) for value in (1, 2)]
+    await until(lambda: session.runs == [[1, 2]])
+    two[0].cancel()
+    await asyncio.wait(two[:1])
+    assert session.stopped == 0
+    two[1].cancel()
+    await asyncio.wait(two)
+    assert session.stopped == 1
+    session.go.set()
+    assert (await lane.run(work(3), soon())).outputs["y"].tolist() == [[6]]
+    assert session.stopped == 1

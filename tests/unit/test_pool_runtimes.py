@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from gateway.pool.replica import batched
 from gateway.pool.runtimes._interface import LoadError
 from gateway.pool.settings import VariantSettings
 from oip.signature import Signature, TensorSpec
-from tests.support.onnx_models import doubling, identity
+from tests.support.onnx_models import counting, doubling, identity
 
 RUNTIMES = discover("gateway.pool.runtimes")
 CPU = {"CPU": 1.0}
@@ -98,3 +99,23 @@ def test_batching_needs_a_free_first_dimension():
     assert batched(fixed, VariantSettings("m", "1", "unused")) is fixed
     with pytest.raises(LoadError, match=r"'INPUT0' has the shape \[2, -1\]"):
         batched(fixed, variant)
+
+
+def test_a_run_that_is_stopped_ends_and_the_next_goes_on():
+    session = _load("onnxruntime", counting())
+    session.stop()
+    stopping = threading.Timer(0.2, session.stop)
+    stopping.start()
+    with pytest.raises(Exception, match="terminate"):
+        session.run({"TIMES": np.array([30_000], np.int64)})
+    stopping.join()
+    assert session.run({"TIMES": np.array([1], np.int64)})["OUTPUT0"].shape == (256, 256)
+
+
+@pytest.mark.parametrize("kind", RUNTIMES)
+def test_to_stop_what_does_not_run_does_no_harm(kind: str):
+    session = _load(kind, doubling())
+    for value in (1.0, 2.0):
+        session.stop()
+        found = session.run({"INPUT0": np.full((1, 4), value, np.float32)})["OUTPUT0"]
+        assert found.tolist() == [[2 * value] * 4]

@@ -45,6 +45,11 @@ class Session(Protocol):
         means that this run failed."""
         ...
 
+    def stop(self) -> None:
+        """Have the run under way, if any, fail as soon as the runtime can, at the latest at its end. From
+        any thread; the next run is not touched."""
+        ...
+
 
 class Runtime(Protocol):
     """Opens models on the resources of one replica."""

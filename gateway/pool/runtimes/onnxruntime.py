@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,12 +49,14 @@ class OnnxRuntime:
         if wanted[0] not in session.get_providers():
             # It falls back to the CPU by itself, and says so only in its log.
             raise LoadError("CUDA could not be started on this replica's GPU")
-        return _OnnxSession(session)
+        return _OnnxSession(session, onnxruntime.RunOptions)
 
 
 class _OnnxSession:
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, options: Callable[[], Any]) -> None:
         self._session = session
+        self._options = options
+        self._running: Any = None
         self.signature = Signature(
             tuple(_spec(tensor) for tensor in session.get_inputs()),
             tuple(_spec(tensor) for tensor in session.get_outputs()),
@@ -62,9 +64,15 @@ class _OnnxSession:
         self._names = [tensor.name for tensor in self.signature.outputs]
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        # Of its own for every run: what ended one must not end the next.
+        self._running = options = self._options()
         # What it gives is memory of its own for every run.
-        found = self._session.run(self._names, dict(inputs))
+        found = self._session.run(self._names, dict(inputs), options)
         return {name: np.asarray(array) for name, array in zip(self._names, found, strict=True)}
+
+    def stop(self) -> None:
+        if (options := self._running) is not None:
+            options.terminate = True
 
 
 def _spec(tensor: Any) -> TensorSpec:

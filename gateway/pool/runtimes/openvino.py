@@ -57,6 +57,9 @@ class _OpenVinoSession:
         self._request.infer(dict(inputs))
         return {name: np.array(self._request.get_output_tensor(index).data) for name, index in self._outputs}
 
+    def stop(self) -> None:
+        self._request.cancel()
+
 
 def _read(core: Any, model: bytes) -> Any:
     where, mark = _TFLITE
