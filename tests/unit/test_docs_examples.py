@@ -174,18 +174,6 @@ def test_every_command_named_exists():
     assert {"up", "demo", "check", "route"} <= named
 
 
-def test_every_token_shown_names_its_device():
-    """What follows shows no agent.yaml, and a device without a name is not enrolled."""
-    shown = [
-        line
-        for page in PAGES
-        for line in re.findall(r"tidegate devices token --[^`#\n]*", page.read_text())
-        if "--site" in line
-    ]
-    assert len(shown) >= 3
-    assert [line for line in shown if "--device" not in line] == []
-
-
 def test_every_metric_is_told_with_its_labels():
     text = (ROOT / "docs" / "telemetry.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| `tidegate_")]
