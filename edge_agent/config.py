@@ -21,7 +21,7 @@ from typing import Any, cast
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from edge_agent.state import is_name
+from edgewire.places import is_name
 
 MAX_THREADS = 64
 MAX_BODY_MB = 1024

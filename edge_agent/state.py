@@ -24,11 +24,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
+from edgewire.places import is_name
+
 _LOCK = "agent.lock"
 _CREDENTIAL = "credential"
 _ENROLMENT = "enrolment.json"
 _HEX = re.compile(r"[0-9a-f]{64}")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class StateError(Exception):
@@ -48,12 +49,6 @@ class Enrolment:
             raise ValueError("the device's name is not one")
         if not is_name(self.site):
             raise ValueError("the site's name is not one")
-
-
-def is_name(text: str) -> bool:
-    """Whether a device or site may be called so: 1 to 128 letters, digits, '.', '_' and '-', the first
-    a letter or digit."""
-    return _NAME.fullmatch(text) is not None
 
 
 class DeviceState:

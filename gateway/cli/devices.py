@@ -119,7 +119,7 @@ def state_of(view: dict[str, Any]) -> str:
 
 
 def _path(name: str, call: str = "") -> str:
-    from gateway.registry.rules import is_name
+    from edgewire.places import is_name
 
     if not is_name(name):
         fail(f"no device {name!r} is enrolled: that is no name for one", 2)

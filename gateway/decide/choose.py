@@ -24,7 +24,7 @@ from gateway.decide.groups import reach
 from gateway.decide.tables import GROUP_PLACE, Compiled, Model, Target, Terms, Wall, compiled
 from gateway.policy.match import Traits, choose
 from gateway.policy.privacy import origin_of
-from gateway.policy.require import EXCLUSIONS, MARKS, NO_TIME, Facts, own_version
+from gateway.policy.require import EXCLUSIONS, MARKS, NO_TIME, Facts
 from gateway.policy.signature import contradiction
 from gateway.routing.latency import haste
 from gateway.routing.pick import Rng, order
@@ -243,7 +243,7 @@ def _why_none(
     allowed = [c for row, c in zip(rows, candidates, strict=True) if not row.facts.refused_by]
     # What a forbidden place has is nothing that this request could be answered from.
     asked = [c.variant for c in allowed or candidates]
-    if request.version and all(own_version(v) not in (None, request.version) for v in asked):
+    if request.version and all(v.served_version not in (None, request.version) for v in asked):
         return unknown_model(name, request.version)
     if not allowed:
         verb = "allows" if len(names) == 1 else "allow"

@@ -16,7 +16,6 @@ from gateway.core.config import Config, ModelConfig, VariantConfig
 from gateway.edgehub.groups import EdgeConfig, may_share_devices, selects
 from gateway.edgehub.ports import ArtifactFile
 
-DEFAULT_VERSION = "1"
 """Of a variant with an artifact and no version."""
 
 
@@ -54,7 +53,7 @@ def offers(config: Config) -> Iterator[Offer]:
     for model, variant in _variants(config):
         group = groups.get(variant.endpoint)
         if group is not None and variant.artifact is not None:
-            yield Offer(group, variant.model or model.name, variant.version or DEFAULT_VERSION, variant)
+            yield Offer(group, variant.model or model.name, variant.served_version or "", variant)
 
 
 def desired_of(

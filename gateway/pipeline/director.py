@@ -22,7 +22,6 @@ from gateway.pipeline.questions import Questions
 from gateway.pipeline.records import DecisionRing
 from gateway.pipeline.signatures import Signatures
 from gateway.pipeline.state import ReplicaState
-from gateway.policy.require import own_version
 from gateway.resilience.deadline import request_deadline
 from gateway.routing.predict import key_of
 from gateway.telemetry import RequestTelemetry, Telemetry
@@ -180,7 +179,7 @@ class Director:
         OipError."""
         assert decision.model_config is not None
         variant = decision.plan[0].variant
-        left_open = decision.version if own_version(variant) is None else ""
+        left_open = decision.version if variant.served_version is None else ""
         await self._signatures.check(key_of(decision.model_config, variant), body, model, left_open)
 
     def dry_run(self, model: str, version: str, options: Options, payload_bytes: int) -> Decision:

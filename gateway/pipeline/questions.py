@@ -15,7 +15,6 @@ from gateway.decide.groups import reach
 from gateway.decide.tables import GROUP_PLACE, Model, Target, Wall
 from gateway.pipeline.state import ReplicaState
 from gateway.policy.privacy import origin_of
-from gateway.policy.require import own_version
 from oip.codec import rename_config, rename_metadata
 from oip.names import shown
 from oip.reasons import Reason
@@ -44,7 +43,7 @@ class Questions:
         """Raises Refusal for an unknown model or a version that no variant can have."""
         model = self._model(name, version, options)
         for target in self._serving(model, version, options):
-            if not version or own_version(target.variant) is not None:
+            if not version or target.variant.served_version is not None:
                 return True
             # The variant leaves the version to the endpoint, so only that knows.
             try:
@@ -138,4 +137,4 @@ class Questions:
 
 
 def _has(target: Target, version: str) -> bool:
-    return own_version(target.variant) in (None, version)
+    return target.variant.served_version in (None, version)

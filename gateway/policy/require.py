@@ -46,13 +46,6 @@ Rule = Callable[[Facts], Note | None]
 
 PEERS_SET = "tidegate-allowed"
 """The name under which a peer's set refuses a place, beside the names of classes."""
-FIRST_VERSION = "1"
-"""Version of a variant that runs an artifact and names none."""
-
-
-def own_version(variant: VariantConfig) -> str | None:
-    """The version that a variant answers as; None: its endpoint chooses."""
-    return variant.version or (FIRST_VERSION if variant.artifact is not None else None)
 
 
 def privacy(f: Facts) -> Note | None:
@@ -74,7 +67,7 @@ def hops(f: Facts) -> Note | None:
 
 def version(f: Facts) -> Note | None:
     """A variant without a version of its own passes the caller's on, so it excludes none."""
-    own, wanted = own_version(f.variant), f.request.version
+    own, wanted = f.variant.served_version, f.request.version
     if wanted and own is not None and own != wanted:
         return Note("version", f"serves version {own}, not the one asked for")
     return None

@@ -10,7 +10,6 @@ from gateway.pool.config import PoolConfig
 
 APP_PREFIX = "tidegate-pool-"
 DEPLOYMENT = "Pool"
-DEFAULT_VERSION = "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ def settings_of(config: Config, pool: PoolConfig) -> PoolSettings:
         for variant in model.variants:
             if variant.endpoint != pool.name:
                 continue
-            name, version = variant.model or model.name, variant.version or DEFAULT_VERSION
+            name, version = variant.model or model.name, variant.served_version or ""
             if variant.artifact is None:
                 raise ValueError(f"Model {name} on pool {pool.name} has no artifact: name its file.")
             wanted = VariantSettings(name, version, variant.artifact, variant.batching)

@@ -7,10 +7,10 @@ OipError with one sentence for whoever asked. Wall times are seconds since the e
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from edgewire.places import is_name
 from gateway.registry.devices import Enrolled
 from oip.errors import OipError
 from oip.names import shown
@@ -25,7 +25,6 @@ TOKEN_PREFIX = "tgt_"
 MAX_TTL_S = 30 * 86_400.0
 MAX_LABEL = 128
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _NAMES = "up to 128 letters, digits, '.', '_' and '-', a letter or digit first"
 _ASK_ANEW = "ask an operator for a new one (tidegate devices token)"
 
@@ -72,10 +71,10 @@ def new_token(
     if not 0 < ttl_s <= MAX_TTL_S:
         raise OipError(Reason.MALFORMED, f"a token lasts more than 0 and at most {MAX_TTL_S:.0f} seconds")
     for what, name in (("site", site), ("device", device or site)):
-        if not _NAME.fullmatch(name):
+        if not is_name(name):
             raise OipError(Reason.MALFORMED, f"{shown(name)} is no name for a {what}: {_NAMES}")
     for key, value in labels.items():
-        if not _NAME.fullmatch(key) or len(value) > MAX_LABEL or not value.isprintable():
+        if not is_name(key) or len(value) > MAX_LABEL or not value.isprintable():
             raise OipError(
                 Reason.MALFORMED,
                 f"label {shown(key)} is not KEY=VALUE with a name as key and up to {MAX_LABEL} characters "
@@ -84,11 +83,6 @@ def new_token(
     if device and holder is not None and not holder.revoked:
         raise _refused(f"a device {device!r} is enrolled already: revoke it before its name is given anew")
     return Token(digest, site, dict(labels), device, now + ttl_s)
-
-
-def is_name(text: str) -> bool:
-    """Whether a device could have this name."""
-    return _NAME.fullmatch(text) is not None
 
 
 def wanted_name(token: Token | None, asked: Redemption) -> str:
@@ -104,7 +98,7 @@ def wanted_name(token: Token | None, asked: Redemption) -> str:
             "leave the device's own name out, or ask for another token"
         )
     name = token.device or asked.device or f"device-{asked.credential_sha256[:4].hex()}"
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise OipError(
             Reason.MALFORMED,
             f"{shown(name)} is no name for a device: {_NAMES}",

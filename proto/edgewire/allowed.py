@@ -11,12 +11,11 @@ As text, in a header: rules separated by ",", parts of a rule by ";", values by 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from edgewire.places import Place, Tier
+from edgewire.places import Place, Tier, is_name
 
 MAX_TEXT = 4096
 """Longest text that is read; a header, not a document."""
@@ -25,7 +24,6 @@ COMPARED = 64
 """Up to so many rules are compared with each other for what they cover; the work grows by the square."""
 
 _PARTS = ("tier", "region", "site", "device")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 Names = frozenset[str] | None
 
 
@@ -137,7 +135,7 @@ def _common(mine: Names, theirs: Names) -> Names:
 
 def _text(rule: AllowedRule) -> str:
     for names in rule:
-        if not all(_NAME.fullmatch(name) for name in names or ()):
+        if not all(is_name(name) for name in names or ()):
             raise ValueError("a site, region or device of the allowed places is no name")
     parts = [f"{part}={'+'.join(sorted(names))}" for part, names in zip(_PARTS, rule, strict=True) if names]
     return ";".join(parts)
@@ -150,7 +148,7 @@ def _rule(text: str) -> AllowedRule:
         names = values.split("+")
         if not equals or key not in _PARTS or key in given:
             raise ValueError("a rule is one or more of tier=, region=, site= and device=, each once")
-        if not all(_NAME.fullmatch(name) for name in names):
+        if not all(is_name(name) for name in names):
             raise ValueError(f"{key}= needs names separated by '+'")
         given[key] = frozenset(names)
     tiers = given.get("tier")

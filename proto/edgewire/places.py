@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def is_name(text: str) -> bool:
+    """Whether a region, a site or a device may be called so: 1 to 128 letters, digits, '.', '_' and '-',
+    the first a letter or digit."""
+    return _NAME.fullmatch(text) is not None
 
 
 class Tier(StrEnum):

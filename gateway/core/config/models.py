@@ -34,6 +34,7 @@ from gateway.core.config import checks
 from gateway.core.place import Place, Tier
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+FIRST_VERSION = "1"
 VERSION_PATTERN = r"^[0-9]+$"
 CURRENCY_PATTERN = r"^[A-Z]{3}$"
 
@@ -219,6 +220,12 @@ class VariantConfig(Strict):
     may lie its golden vectors, `ARTIFACT.golden.npz`."""
     batching: Batching | None = None
     """Only with `artifact`; None: each request is run by itself."""
+
+    @property
+    def served_version(self) -> str | None:
+        """The version it answers with; None where that is the endpoint's to say. A file that was given
+        no version is version 1 of its model."""
+        return self.version or (FIRST_VERSION if self.artifact is not None else None)
 
 
 class ModelConfig(Strict):
