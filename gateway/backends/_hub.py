@@ -1,6 +1,7 @@
 """The way from a data plane process to the hub that holds the devices' streams.
 
-One channel and one Watch serve all edge endpoints of a process: a thousand devices are then told once.
+One link and one Watch serve all edge endpoints of a process: a thousand devices are then told once.
+Inferences have a connection of their own, so that large ones hold up neither the Watch nor a health check.
 The Watch is also how a dead hub is found at once: it ends with the connection. It is asked for again
 every RETRY_S, so that a hub that returns is back without a hand; meanwhile every device counts as not
 connected.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
@@ -47,8 +49,13 @@ class HubLink:
         """Whether the hub tells of its devices now."""
         self._tried = asyncio.Event()
         self._listeners: list[Changed] = []
+        self.heard_at = -math.inf
+        """When the hub last told of a device; an instant of the loop's clock."""
         self._channel = grpc.aio.insecure_channel(target, options=OPTIONS)
-        self.hub = inside_pb2_grpc.HubInsideStub(self._channel)
+        self._bulk = grpc.aio.insecure_channel(target, options=OPTIONS)
+        self.hub = inside_pb2_grpc.HubInsideStub(self._bulk)
+        """For inferences."""
+        self._told = inside_pb2_grpc.HubInsideStub(self._channel)
         # The stub makes its calls at run time, so a type checker cannot see them.
         self._health: Any = health_pb2_grpc.HealthStub(self._channel)
         self._watched: Any = None
@@ -79,12 +86,13 @@ class HubLink:
         if self._watched is not None:
             self._watched.cancel()
             await ended(self._watched)
+        await self._bulk.close()
         await self._channel.close()
 
     async def _watch(self) -> None:
         while True:
             try:
-                self._watched = self.hub.Watch(inside_pb2.WatchRequest())
+                self._watched = self._told.Watch(inside_pb2.WatchRequest())
                 async for message in self._watched:
                     self._heard(message)
             except grpc.aio.AioRpcError:
@@ -93,7 +101,7 @@ class HubLink:
             await asyncio.sleep(RETRY_S)
 
     def _heard(self, message: inside_pb2.Fleet) -> None:
-        now = asyncio.get_running_loop().time()
+        now = self.heard_at = asyncio.get_running_loop().time()
         changed = set(message.removed)
         if message.complete:
             changed |= self.fleet.keys()

@@ -21,6 +21,8 @@ from gateway.demo.triton import TritonServer, trace_args
 from tests.support.gateway import Gateway, running_gateway
 from tests.support.otlp import Blackhole, OtlpReceiver
 
+pytestmark = pytest.mark.quiet
+
 REPOSITORY = Path(__file__).parents[1] / "conformance" / "model_repository"
 
 CONFIG = """

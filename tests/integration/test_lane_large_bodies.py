@@ -24,6 +24,8 @@ from gateway.pipeline.director import BUDGET_BODIES
 from tests.support.fakes import Bench, bench, config_of
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.quiet
+
 pb: Any = service_pb2
 INFER = "/v2/models/digits/infer"
 LIMIT = 8 * 2**20

@@ -318,6 +318,7 @@ def test_the_receiver_reads_the_json_that_tritons_exporter_sends() -> None:
     assert (seen.kind, seen.service) == ("server", "triton")
 
 
+@pytest.mark.quiet
 def test_requests_cost_the_same_with_the_receiver_blackholed() -> None:
     """Paired and generous: a put that waited for the network once would be off by orders of magnitude."""
     ratios: list[float] = []
