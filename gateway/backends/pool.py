@@ -263,8 +263,10 @@ class PoolEndpoint:
             words = "was closed" if self._closed else "dropped the request"
             raise self._failed(Reason.UNAVAILABLE, words, sent=True, retryable=True) from None
         except (RayActorError, WorkerCrashedError):
+            # The pool is still there, and Serve is starting another replica: not UNAVAILABLE, which would
+            # have it passed over until it is looked at again.
             raise self._failed(
-                Reason.UNAVAILABLE, "lost the replica before it answered", sent=True, retryable=True
+                Reason.MODEL_UNAVAILABLE, "lost the replica before it answered", sent=True, retryable=True
             ) from None
         except (RayError, RayServeException) as error:
             raise self._failed(

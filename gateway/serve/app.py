@@ -8,8 +8,10 @@ import logging
 import os
 import random
 import shutil
+import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -110,14 +112,18 @@ def running(
 
 @contextlib.contextmanager
 def _signals_left_alone() -> Iterator[None]:
-    """Ray takes SIGTERM for itself when it starts: its handler leaves in the middle of whatever runs, and
-    what runs then is mostly Ray's own code, which aborts."""
+    """Ray takes SIGTERM for itself when it starts, twice over. Its Python handler leaves in the middle of
+    whatever runs, which is mostly Ray's own code, and that aborts. Its native one, which no caller of
+    Python's `signal` sees, prints a stack and aborts the process in the end; ours go over it again."""
     utils: Any = ray_utils
     take, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda _: None
     try:
         yield
     finally:
         utils.set_sigterm_handler = take
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.getsignal(number))
 
 
 def _first_line(error: Exception) -> str:

@@ -370,7 +370,9 @@ async def test_a_replica_killed_under_requests_fails_some_clearly_and_is_replace
                 right += 1
                 assert output0(answer, "float32").tolist() == [[2 * number] * 4]
             else:
-                assert answer.reason in (Reason.UNAVAILABLE, Reason.DEADLINE), answer
+                assert answer.reason in (Reason.MODEL_UNAVAILABLE, Reason.UNAVAILABLE, Reason.DEADLINE), (
+                    answer
+                )
         assert len(ended) == 200
         await _answers(endpoint)
         failed = [error for _, error, _ in ended if isinstance(error, AttemptError)]

@@ -152,7 +152,7 @@ async def test_bench_of_chosen_endpoints_leaves_other_profiles_alone(run, tmp_pa
     old = Profile("slow", "digits", "3", 1.0, 1.0, 1.0, 1.0, 1, 1.0, 1.0, "aa")
     ProfileStore(tmp_path / "state").save([old, replace(old, endpoint="fast", version="")])
     done = await asyncio.to_thread(run, "read", "--endpoints", "fast")
-    assert done.exit_code == 0
+    assert done.exit_code == 0, done.output
     assert "fast" in done.stdout
     assert "stored" in done.stdout
     fast, slow = ProfileStore(tmp_path / "state").load()
