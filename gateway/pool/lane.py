@@ -132,6 +132,8 @@ class Lane:
         """Run and tell the answers. Returns what went wrong, and has told nobody then."""
         loop = asyncio.get_running_loop()
         run = loop.run_in_executor(self._thread, self._session.run, join([item.work for item in ready]))
+        # Whoever is cancelled here leaves the run behind, and asyncio would log how it failed.
+        run.add_done_callback(_seen)
         self._running = ready
         try:
             outputs = await asyncio.shield(run)
@@ -167,6 +169,11 @@ def _fail(items: list[_Item], error: OipError) -> None:
     for item in items:
         if not item.answer.done():
             item.answer.set_exception(error)
+
+
+def _seen(run: asyncio.Future[Any]) -> None:
+    if not run.cancelled():
+        run.exception()
 
 
 def _late() -> OipError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -189,6 +190,24 @@ async def test_closing_ends_what_is_tried_again_alone(lane: Lane, session: Gated
         assert isinstance(outcome, OipError)
         assert outcome.reason is Reason.UNAVAILABLE
     assert session.runs == [[0], [1, 2], [1]]
+
+
+async def test_how_a_run_failed_that_was_left_behind_is_not_logged(session: Gated):
+    lane = Lane(session, None, "m")
+    logged: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+    session.fails = ValueError("quotes the input: 3.14")
+    running = await _first_running(lane, session)
+    await lane.close()
+    session.go.set()
+    await until(lambda: not any(thread.name.startswith("model-m") for thread in threading.enumerate()))
+    with pytest.raises(OipError):
+        await running
+    for _ in range(5):
+        await asyncio.sleep(0)
+    del lane, running
+    gc.collect()
+    assert logged == []
 
 
 async def test_closing_ends_what_waits_and_what_runs(lane: Lane, session: Gated):
