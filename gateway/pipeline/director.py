@@ -13,9 +13,9 @@ from gateway.core.config import Config
 from gateway.core.decision import Attempt, Decision
 from gateway.core.errors import Refusal, TidegateError
 from gateway.core.held import BodyBudget, BodyShare
-from gateway.core.ports import Endpoint, InferCodec
+from gateway.core.ports import Endpoint, InferCodec, Permit
 from gateway.core.request import Options, Request
-from gateway.decide import decide, gateway_refusal
+from gateway.decide import compiled, decide, gateway_refusal
 from gateway.pipeline.callers import Callers
 from gateway.pipeline.dispatch import DEADLINE_SLACK_S, Course, Dispatcher
 from gateway.pipeline.questions import Questions
@@ -168,19 +168,26 @@ class Director:
         flow.telemetry.decided(flow.decision, started, time.monotonic())
         if flow.decision.refused is not None:
             raise Refusal(flow.decision.refused, flow.decision.message)
-        await self._check(flow.decision, body, view.model_name)
+        await self._check(flow.decision, body, view.model_name, options)
         flow.course = Course(request, flow.decision, body, view, deadline, flow.telemetry, flow.attempts)
         response = await self._dispatcher.run(flow.course)
         answer, headers = await codec.encode(response)
         return answer, list(headers)
 
-    async def _check(self, decision: Decision, body: bytes, model: str) -> None:
+    async def _check(self, decision: Decision, body: bytes, model: str, options: Options) -> None:
         """Hold the request against what the chosen variant takes, as far as that is known. Raises
         OipError."""
         assert decision.model_config is not None
         variant = decision.plan[0].variant
         left_open = decision.version if variant.served_version is None else ""
-        await self._signatures.check(key_of(decision.model_config, variant), body, model, left_open)
+        permit = self._question_permit(decision, options) if left_open else None
+        await self._signatures.check(key_of(decision.model_config, variant), body, model, left_open, permit)
+
+    def _question_permit(self, decision: Decision, options: Options) -> Permit:
+        """Leave to ask the chosen place about the model, for as far as the request itself may go."""
+        tables = compiled(self._config)
+        wall = tables.wall(decision.privacy, decision.origin, decision.allowed)
+        return Permit(wall.allowed, decision.plan[0].place, (*options.hops, tables.name))
 
     def dry_run(self, model: str, version: str, options: Options, payload_bytes: int) -> Decision:
         """The decision that such a request would get now; nothing is sent or recorded."""

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from gateway.core.decision import VariantKey
-from gateway.core.ports import Endpoint
+from gateway.core.ports import Endpoint, Permit, Relay
 from gateway.pipeline.state import ReplicaState
 from oip.codec import signature_of
 from oip.errors import OipError
@@ -58,24 +58,37 @@ class Signatures:
         self._slow = asyncio.Semaphore(1)
         """Checks of megabytes of BYTES are made beside the loop, one at a time: they share its processor."""
 
-    async def check(self, key: VariantKey, body: bytes, model: str, version: str = "") -> None:
+    async def check(
+        self, key: VariantKey, body: bytes, model: str, version: str = "", permit: Permit | None = None
+    ) -> None:
         """Raises OipError MALFORMED for a scanned ModelInferRequest that the variant cannot take; words
         name the model as `model`. A variant whose endpoint says nothing takes everything.
 
         `version` is one that the caller asks for and the variant leaves to its endpoint: nothing is
-        refused before that has said what this version takes.
+        refused before that has said what this version takes. Such a question carries the caller's word, so
+        an endpoint that passes it on is asked under `permit`, which it needs for that.
         """
         refused = await self._refusal(self._known(key), body, model)
         if refused is None:
             return
         if version:
-            asked = await ask_signature(self._endpoints[key.endpoint], key.model, version)
-            refused = await self._refusal(asked, body, model)
+            refused = await self._refusal(await self._ask(key, version, permit), body, model)
         elif (learnt_at := self._state.learnt_at(key)) is None or self._clock() - learnt_at > FRESH_S:
             await self._learn_again(key)
             refused = await self._refusal(self._known(key), body, model)
         if refused is not None:
             raise refused
+
+    async def _ask(self, key: VariantKey, version: str, permit: Permit | None) -> Signature | None:
+        endpoint = self._endpoints[key.endpoint]
+        if isinstance(endpoint, Relay):
+            if permit is None:
+                return None
+            try:
+                endpoint = endpoint.under(permit)
+            except OipError:
+                return None
+        return await ask_signature(endpoint, key.model, version)
 
     async def close(self) -> None:
         tasks = list(self._asking.values())

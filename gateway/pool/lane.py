@@ -95,7 +95,6 @@ class Lane:
         self._thread.shutdown(wait=False)
 
     async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             now = time.monotonic()
             batch = self._waiting.take(now)
@@ -107,22 +106,47 @@ class Lane:
             ready = [item for item in batch if item.ends_at > now and not item.answer.done()]
             if not ready:
                 continue
-            run = loop.run_in_executor(self._thread, self._session.run, join([item.work for item in ready]))
-            self._running = ready
-            try:
-                outputs = await asyncio.shield(run)
-                self._running = []
-                self._tell(ready, outputs, now)
-            except asyncio.CancelledError:
-                _fail(ready, OipError(Reason.UNAVAILABLE, "The replica is being stopped; try again."))
-                raise
-            except OipError as error:
+            await self._run(ready, now)
+
+    async def _run(self, ready: list[_Item], began: float) -> None:
+        """One run, and after one that failed each of its requests alone: what one caller sent must not
+        cost the others their answers, nor its failure be told to them."""
+        try:
+            error = await self._tried(ready, began)
+            if error is None:
+                return
+            if len(ready) == 1:
                 _fail(ready, error)
-            except Exception as error:
-                # The runtime's own words may quote the request.
-                _fail(ready, OipError(Reason.ENDPOINT_FAILED, f"The model failed ({type(error).__name__})."))
-            finally:
-                self._running = []
+                return
+            for item in ready:
+                now = time.monotonic()
+                if item.ends_at <= now:
+                    _fail([item], _late())
+                elif not item.answer.done():
+                    await self._run([item], now)
+        except asyncio.CancelledError:
+            _fail(ready, OipError(Reason.UNAVAILABLE, "The replica is being stopped; try again."))
+            raise
+
+    async def _tried(self, ready: list[_Item], began: float) -> OipError | None:
+        """Run and tell the answers. Returns what went wrong, and has told nobody then."""
+        loop = asyncio.get_running_loop()
+        run = loop.run_in_executor(self._thread, self._session.run, join([item.work for item in ready]))
+        # Whoever is cancelled here leaves the run behind, and asyncio would log how it failed.
+        run.add_done_callback(_seen)
+        self._running = ready
+        try:
+            outputs = await asyncio.shield(run)
+            self._running = []
+            self._tell(ready, outputs, began)
+        except OipError as error:
+            return error
+        except Exception as error:
+            # The runtime's own words may quote the request.
+            return OipError(Reason.ENDPOINT_FAILED, f"The model failed ({type(error).__name__}).")
+        finally:
+            self._running = []
+        return None
 
     def _tell(self, ready: list[_Item], outputs: Mapping[str, Array], began: float) -> None:
         ran_s = time.monotonic() - began
@@ -145,6 +169,11 @@ def _fail(items: list[_Item], error: OipError) -> None:
     for item in items:
         if not item.answer.done():
             item.answer.set_exception(error)
+
+
+def _seen(run: asyncio.Future[Any]) -> None:
+    if not run.cancelled():
+        run.exception()
 
 
 def _late() -> OipError:

@@ -9,7 +9,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 
 from gateway.core.decision import VariantKey
 from gateway.core.errors import AttemptError
-from gateway.core.ports import Health, ModelHealth
+from gateway.core.ports import Health, ModelHealth, Permit
 from gateway.core.request import Options
 from gateway.pipeline import monitor as monitor_module
 from gateway.pipeline.monitor import Monitor
@@ -223,6 +223,29 @@ async def test_a_version_that_the_caller_names_is_held_against_what_it_takes(tol
             await signatures.check(KEY, request(version="7"), "digits", "7")
         assert refused.value.reason is Reason.MALFORMED
     assert endpoint.versions == ["7"]
+
+
+class Relaying(Telling):
+    """A gateway: what it is asked without a permit, it asks of any place that it knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_permits: list[Permit] = []
+
+    def under(self, permit: Permit) -> Telling:
+        self.under_permits.append(permit)
+        return Telling("x")
+
+
+async def test_a_callers_version_goes_no_farther_than_its_request():
+    b = await learned(OTHER)
+    b.endpoints["site"] = relay = Relaying()
+    reply = await b.director.infer(call_of(request(version="7"), privacy="eu"), CODEC)
+    assert reply.error is None
+    [permit] = relay.under_permits
+    assert permit.allowed.encode() == "tier=device+site,tier=cloud;region=eu"
+    assert (permit.place, permit.hops) == (b.config.endpoints[0].place, ("gw",))
+    assert relay.versions == []
 
 
 async def test_a_version_that_the_endpoint_has_not_is_its_own_to_refuse():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -31,13 +32,25 @@ class Gated:
         self.runs: list[list[float]] = []
         self.go = threading.Event()
         self.fails: BaseException | None = None
+        self.spoilt_by: float | None = None
+        """A number that no run takes."""
+        self.held_from = 0
+        """The number of the run from which they wait again."""
+        self.drops = False
+        """Whether a run gives no rows for zeros."""
         self.stopped = 0
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         self.runs.append(inputs["x"][:, 0].tolist())
+        if len(self.runs) == self.held_from:
+            self.go.clear()
         assert self.go.wait(10)
         if self.fails is not None:
             raise self.fails
+        if self.spoilt_by in self.runs[-1]:
+            raise ValueError(f"it holds {self.spoilt_by}")
+        if self.drops:
+            return {"y": inputs["x"][inputs["x"][:, 0] != 0] * 2}
         return {"y": inputs["x"] * 2}
 
     def stop(self) -> None:
@@ -140,6 +153,61 @@ async def test_a_failed_run_fails_its_requests_and_not_the_next(lane: Lane, sess
     assert caught.value.message == "The model failed (ValueError)."
     session.fails = None
     assert (await lane.run(work(2), soon())).outputs["y"].tolist() == [[4]]
+
+
+async def _together(lane: Lane, session: Gated, *values: float) -> list[Any]:
+    """The outcomes of requests that share a run."""
+    first = await _first_running(lane, session)
+    tasks = [asyncio.create_task(lane.run(work(value), soon())) for value in values]
+    await until(lambda: lane.waiting == len(values))
+    session.go.set()
+    await asyncio.gather(first, return_exceptions=True)
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_what_one_caller_sends_costs_those_of_its_run_nothing(lane: Lane, session: Gated):
+    session.spoilt_by = 2
+    one, bad, three = await _together(lane, session, 1, 2, 3)
+    assert session.runs == [[0], [1, 2, 3], [1], [2], [3]]
+    assert [ran.outputs["y"].tolist() for ran in (one, three)] == [[[2]], [[6]]]
+    assert [(ran.rows, ran.together) for ran in (one, three)] == [(1, 1), (1, 1)]
+    assert str(bad) == "The model failed (ValueError)."
+
+
+async def test_a_joint_answer_that_cannot_be_shared_out_is_given_alone(lane: Lane, session: Gated):
+    session.drops = True
+    one, nothing = await _together(lane, session, 1, 0)
+    assert one.outputs["y"].tolist() == [[2]]
+    assert nothing.outputs["y"].tolist() == []
+
+
+async def test_closing_ends_what_is_tried_again_alone(lane: Lane, session: Gated):
+    session.spoilt_by, session.held_from = 1, 3
+    together = asyncio.create_task(_together(lane, session, 1, 2))
+    await until(lambda: len(session.runs) == 3)
+    await lane.close()
+    for outcome in await together:
+        assert isinstance(outcome, OipError)
+        assert outcome.reason is Reason.UNAVAILABLE
+    assert session.runs == [[0], [1, 2], [1]]
+
+
+async def test_how_a_run_failed_that_was_left_behind_is_not_logged(session: Gated):
+    lane = Lane(session, None, "m")
+    logged: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+    session.fails = ValueError("quotes the input: 3.14")
+    running = await _first_running(lane, session)
+    await lane.close()
+    session.go.set()
+    await until(lambda: not any(thread.name.startswith("model-m") for thread in threading.enumerate()))
+    with pytest.raises(OipError):
+        await running
+    for _ in range(5):
+        await asyncio.sleep(0)
+    del lane, running
+    gc.collect()
+    assert logged == []
 
 
 async def test_closing_ends_what_waits_and_what_runs(lane: Lane, session: Gated):

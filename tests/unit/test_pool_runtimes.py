@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,28 @@ from tests.support.onnx_models import counting, doubling, identity
 
 RUNTIMES = discover("gateway.pool.runtimes")
 CPU = {"CPU": 1.0}
+
+
+def _adding_up(folder: Path) -> bytes:
+    """FP32 x [1, 1]; y is the sum of all x that the model saw. In OpenVINO's own format."""
+    import openvino
+    from openvino import opset13 as ops
+    from openvino.op.util import Variable, VariableInfo
+
+    kept = VariableInfo()
+    kept.data_shape, kept.data_type, kept.variable_id = (
+        openvino.PartialShape([1, 1]),
+        openvino.Type.f32,
+        "sum",
+    )
+    variable = Variable(kept)
+    x = ops.parameter([1, 1], np.float32, name="x")
+    total = ops.add(ops.read_value(ops.subtract(x, x), variable), x, name="y")
+    x.output(0).set_names({"x"})
+    total.output(0).set_names({"y"})
+    model = openvino.Model([ops.result(total)], [ops.assign(total, variable)], [x], "adding up")
+    openvino.save_model(model, folder / "model.xml", compress_to_fp16=False)
+    return (folder / "model.xml").read_bytes()
 
 
 def _load(kind: str, model: bytes, resources: dict[str, float] = CPU) -> Any:
@@ -54,6 +77,13 @@ def test_an_answer_survives_the_next_run(kind: str):
     second = session.run({"INPUT0": np.full((2, 4), 5, np.float32)})["OUTPUT0"]
     assert first.tolist() == [[2] * 4] * 2
     assert second.tolist() == [[10] * 4] * 2
+
+
+def test_no_callers_state_reaches_the_next(tmp_path: Path):
+    session = _load("openvino", _adding_up(tmp_path))
+    given = [5, 1, 1]
+    answers = [session.run({"x": np.full((1, 1), value, np.float32)}) for value in given]
+    assert [float(answer["y"][0, 0]) for answer in answers] == given
 
 
 @pytest.mark.parametrize("kind", RUNTIMES)

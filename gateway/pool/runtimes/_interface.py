@@ -41,8 +41,8 @@ class Session(Protocol):
     """As the file has it, `max_batch` 0."""
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Every output by name, as arrays of its own: the next run does not touch them. Any exception
-        means that this run failed."""
+        """Every output by name, as arrays of its own: the next run does not touch them, and nothing of
+        this run is left for it in the model. Any exception means that this run failed."""
         ...
 
     def stop(self) -> None:

@@ -54,6 +54,8 @@ class _OpenVinoSession:
         self._outputs = [(spec.name, index) for index, spec in enumerate(self.signature.outputs)]
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        # A model's variables live as long as the request: what one caller left is not the next one's.
+        self._request.reset_state()
         self._request.infer(dict(inputs))
         return {name: np.array(self._request.get_output_tensor(index).data) for name, index in self._outputs}
 
