@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
@@ -49,8 +48,6 @@ class HubLink:
         """Whether the hub tells of its devices now."""
         self._tried = asyncio.Event()
         self._listeners: list[Changed] = []
-        self.heard_at = -math.inf
-        """When the hub last told of a device; an instant of the loop's clock."""
         self._channel = grpc.aio.insecure_channel(target, options=OPTIONS)
         self._bulk = grpc.aio.insecure_channel(target, options=OPTIONS)
         self.hub = inside_pb2_grpc.HubInsideStub(self._bulk)
@@ -101,7 +98,7 @@ class HubLink:
             await asyncio.sleep(RETRY_S)
 
     def _heard(self, message: inside_pb2.Fleet) -> None:
-        now = self.heard_at = asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
         changed = set(message.removed)
         if message.complete:
             changed |= self.fleet.keys()

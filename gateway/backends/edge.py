@@ -42,9 +42,6 @@ _ELSEWHERE = frozenset(
 """Reasons of one device that another one need not share."""
 _VERDICTS = frozenset({Reason.MALFORMED, Reason.TOO_LARGE, Reason.NOT_SERVED, Reason.DEADLINE})
 """Reasons that are passed on and hold anywhere. All others are a device's own failure."""
-HEARD_S = 5.0
-"""How lately a hub that is late with its answer must have told of a device to count as there: two
-heartbeats and a moment."""
 
 
 class EdgeEndpoint:
@@ -111,7 +108,7 @@ class EdgeEndpoint:
         return reply.response
 
     async def health(self, models: Sequence[tuple[str, str]], timeout_s: float) -> Health:
-        """Up means that the hub answers, or that it is busy and has told of its devices of late; a model is ready when some device is. `detail` also names
+        """Up means that the hub answers; a model is ready when some device is. `detail` also names
         devices that tell other metadata of a model than most do."""
         link = self._link
         if link is None:
@@ -121,11 +118,8 @@ class EdgeEndpoint:
             await link.check(timeout_s)
         except self._grpc.aio.AioRpcError as error:
             late = error.code() is self._grpc.StatusCode.DEADLINE_EXCEEDED
-            if not late or not link.up or began - link.heard_at > HEARD_S:
-                detail = (
-                    f"did not answer within {timeout_s:g} s" if late else "the edge hub cannot be reached"
-                )
-                return Health(up=False, detail=detail)
+            detail = f"did not answer within {timeout_s:g} s" if late else "the edge hub cannot be reached"
+            return Health(up=False, detail=detail)
         left = began + timeout_s - asyncio.get_running_loop().time()
         if not link.up and not await link.connected(left):
             return Health(up=False, detail="the edge hub has not told of its devices yet")

@@ -57,7 +57,7 @@ FLAT_STEPS = 2
 """... and this many in a row are the plateau; a single one may be the machine's own noise."""
 MAX_SLOWDOWN = 20.0
 """A median latency this many times the idle one ends the doubling."""
-REACH_S = 3.0
+REACH_S = 10.0
 """How long a place that cannot be reached is tried before it is given up."""
 LATENCY_SHARE = 0.4
 """Of the progress told."""

@@ -25,6 +25,7 @@ from tests.support.waiting import until
 IDENTITY = "id2d_fp32"
 SLOW = "slow_identity"
 UNLOADED = "simple"
+REACH_S = 20.0
 SLACK_S = 1.5
 """More than any machine takes to come back from a timer, less than what these tests must not wait for."""
 
@@ -59,6 +60,18 @@ class Place(AnsweringPlace, Protocol):
         ...
 
 
+async def started(place: AnsweringPlace) -> Endpoint:
+    """A new endpoint that has reached its place: on a busy machine a connection may take longer to come
+    than a call waits for one."""
+    endpoint = place.endpoint()
+    await endpoint.start()
+    async with asyncio.timeout(REACH_S):
+        while True:
+            if (await endpoint.health([], REACH_S)).up:
+                return endpoint
+            await asyncio.sleep(0.02)
+
+
 class AnswerSuite:
     """For every kind: what needs only id2d_fp32 and a place that stays up."""
 
@@ -69,8 +82,7 @@ class AnswerSuite:
 
     @pytest.fixture
     async def endpoint(self, place: AnsweringPlace) -> AsyncIterator[Endpoint]:
-        endpoint = place.endpoint()
-        await endpoint.start()
+        endpoint = await started(place)
         yield endpoint
         await endpoint.close()
 
@@ -242,8 +254,7 @@ class EndpointSuite(AnswerSuite):
         await _answers_again(endpoint)
 
     async def test_closing_ends_the_calls_that_run(self, place: Place):
-        endpoint = place.endpoint()
-        await endpoint.start()
+        endpoint = await started(place)
         assert await endpoint.infer(slow_body(0), (), 10, PERMIT)
         call = asyncio.create_task(endpoint.infer(slow_body(20), (), 30, PERMIT))
         await asyncio.wait({call}, timeout=0.2)

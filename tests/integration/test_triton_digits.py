@@ -141,7 +141,7 @@ async def test_bench_measures_stores_and_says_what_failed(run, tmp_path: Path):
     assert "cannot be reached" in outcomes["gone"]["error"]
     assert "gone: " in done.stderr
     stored = {p.endpoint: p for p in ProfileStore(tmp_path / "state").load()}
-    assert set(stored) == {"fast", "slow"}
+    assert set(stored) == {"fast", "slow"}, done.output
     assert (stored["slow"].model, stored["slow"].version) == ("digits", "3")
     assert (stored["fast"].model, stored["fast"].version) == ("digits", "")
     assert stored["slow"].latency_p50_ms >= DELAY_MS
