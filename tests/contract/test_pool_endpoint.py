@@ -32,7 +32,10 @@ from tests.support.permits import PERMIT
 from tests.support.triton import infer_body, output0
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+pytestmark = [
+    pytest.mark.quiet,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
+]
 CPUS = 16
 """That Ray is told of; replicas of these models take little of one."""
 LIGHT = {"CPU": 1}

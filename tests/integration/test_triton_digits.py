@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from tritonclient.grpc import service_pb2
-from typer.testing import CliRunner
 
-from gateway.cli.bench import bench
 from gateway.core.decision import VariantKey
 from gateway.demo import digits
 from gateway.demo.triton import TritonServer
@@ -121,15 +120,28 @@ policies: [{{name: default, match: {{}}, weights: {{latency: 1}}}}]
 """
 
 
+@dataclass(frozen=True)
+class Done:
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def output(self) -> str:
+        return self.stdout + self.stderr
+
+
 @pytest.fixture
 def run(tritons: dict[str, TritonServer], tmp_path: Path):
-    app = typer.Typer()
-    app.command()(bench)
+    """`tidegate bench` in a process of its own: gRPC serves one loop in a process well, not one a test."""
     file = tmp_path / "tidegate.yaml"
     file.write_text(CONFIG.format(**{name: server.grpc_port for name, server in tritons.items()}))
+    command = [sys.executable, "-m", "gateway.cli.main", "bench", "-f", str(file)]
+    state = ["--state-dir", str(tmp_path / "state")]
 
-    def run(*arguments: str):
-        return CliRunner().invoke(app, ["-f", str(file), "--state-dir", str(tmp_path / "state"), *arguments])
+    def run(*arguments: str) -> Done:
+        done = subprocess.run([*command, *state, *arguments], capture_output=True, text=True, timeout=120)
+        return Done(done.returncode, done.stdout, done.stderr)
 
     return run
 
