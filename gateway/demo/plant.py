@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,27 +66,32 @@ def _token(http: str, site: str, device: str) -> str:
 
 def wait_devices(http: str, names: set[str], timeout_s: float = 60.0) -> None:
     """Until each of these devices is connected and has all its models active."""
-    until, views = time.monotonic() + timeout_s, []
-    while time.monotonic() < until:
+
+    def ready() -> bool:
         views = httpx.get(f"http://{http}/api/v1/devices", timeout=10).json()
-        ready = {
+        return names <= {
             v["name"]
             for v in views
             if v["connected"] and v["models"] and all(m["state"] == "active" for m in v["models"])
         }
-        if names <= ready:
-            return
-        time.sleep(0.1)
-    raise RuntimeError(f"the devices {', '.join(sorted(names))} are not ready; the last view was {views}")
+
+    wait_until(ready, timeout_s, f"the devices {', '.join(sorted(names))} are not ready")
 
 
 def wait_endpoints(http: str, up: set[str], timeout_s: float = 60.0) -> None:
     """Until the gateway itself says that these endpoints, and every variant on them, are ready."""
-    until = time.monotonic() + timeout_s
-    while time.monotonic() < until:
+
+    def ready() -> bool:
         views = httpx.get(f"http://{http}/api/v1/endpoints", timeout=10).json()
-        ready = {v["name"] for v in views if v["up"] and all(m["ready"] for m in v["models"])}
-        if up <= ready:
-            return
-        time.sleep(0.1)
-    raise RuntimeError(f"the gateway does not see {', '.join(sorted(up))} as ready")
+        return up <= {v["name"] for v in views if v["up"] and all(m["ready"] for m in v["models"])}
+
+    wait_until(ready, timeout_s, f"the gateway does not see {', '.join(sorted(up))} as ready")
+
+
+def wait_until(holds: Callable[[], bool], timeout_s: float, otherwise: str) -> None:
+    """Ask again and again; the operator API tells states, not changes. Raises RuntimeError(`otherwise`)."""
+    until = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > until:
+            raise RuntimeError(otherwise)
+        time.sleep(0.05)

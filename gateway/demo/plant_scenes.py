@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 
 from gateway.demo.caller import Answer, Caller, Tally, decision_record, why
-from gateway.demo.plant import FAR, NEAR, NEAR_TOO, wait_devices, wait_endpoints
+from gateway.demo.plant import FAR, NEAR, NEAR_TOO, wait_devices, wait_endpoints, wait_until
 from gateway.demo.row import Row, Tick
 from gateway.demo.stage import Stage
 
@@ -178,7 +178,7 @@ def _from_zero(stage: Stage, caller: Caller, tick: Tick) -> Row:
         wrong += not _right(stage, pixels, answer, FP32_TOLERANCE)
         tally.add(answer)
         tick(1)
-    _until(lambda: _replicas(stage) > 0, 10)
+    wait_until(lambda: _replicas(stage) > 0, 10, "the pool's replica is not seen")
     after = _replicas(stage)
     ok = not tally.failed and not wrong and before == 0 < after and tally.endpoints == ["server-room"]
     got = (
@@ -282,12 +282,8 @@ def _replicas(stage: Stage) -> int:
 
 
 def _until_away(stage: Stage, device: str, timeout_s: float = 20.0) -> None:
-    _until(
-        lambda: (
-            not httpx.get(f"http://{stage.plant.gateway.http}/api/v1/devices/{device}").json()["connected"]
-        ),
-        timeout_s,
-    )
+    url = f"http://{stage.plant.gateway.http}/api/v1/devices/{device}"
+    wait_until(lambda: not httpx.get(url).json()["connected"], timeout_s, f"{device} is not seen as away")
 
 
 def _until_down(http: str, endpoint: str, timeout_s: float = 20.0) -> None:
@@ -295,12 +291,4 @@ def _until_down(http: str, endpoint: str, timeout_s: float = 20.0) -> None:
         views = httpx.get(f"http://{http}/api/v1/endpoints", timeout=10).json()
         return any(v["name"] == endpoint and not v["up"] for v in views)
 
-    _until(down, timeout_s)
-
-
-def _until(condition: Any, timeout_s: float) -> None:
-    until = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > until:
-            raise RuntimeError(f"the gateway did not notice within {timeout_s:g} s")
-        time.sleep(0.05)
+    wait_until(down, timeout_s, f"{endpoint} is not seen as down")
