@@ -17,7 +17,6 @@ import psutil
 
 from edge_agent.address import Address
 from edge_agent.config import AgentConfig
-from edge_agent.held import BodyBudget
 from edge_agent.link.client import CallEnded
 from edge_agent.link.runner import Link, LinkSettings
 from edge_agent.local.grpc_server import GrpcServer
@@ -26,6 +25,7 @@ from edge_agent.local.http_server import HttpServer
 from edge_agent.ports import Models
 from edge_agent.state import DeviceState
 from edge_agent.telemetry import Readings
+from oip.held import BodyBudget
 
 BUDGET_BODIES = 4
 """How many bodies of the largest size the agent holds at once; of smaller ones accordingly more."""
@@ -70,7 +70,7 @@ async def serve(
     stopping = asyncio.Event()
     _heed_signals(stopping)
     limit = settings.config.limits.max_body_bytes
-    budget = BodyBudget(BUDGET_BODIES * limit)
+    budget = BodyBudget(BUDGET_BODIES * limit, "device")
     models = make_models(state.folder, settings.config)
     handlers = Handlers(models, lambda: _name(state, settings.config), budget, limit)
     http = HttpServer(handlers, *settings.http, max_body_bytes=limit)

@@ -12,7 +12,6 @@ from random import Random
 
 import edge_agent
 from edge_agent.faults import unexpected
-from edge_agent.held import BodyBudget
 from edge_agent.link import client
 from edge_agent.link.client import CallEnded, EnrolmentRefused
 from edge_agent.link.dialing import Dialing, Setback
@@ -22,6 +21,7 @@ from edge_agent.ports import Models
 from edge_agent.state import DeviceState, Enrolment, StateError
 from edgewire.places import Place, Tier
 from edgewire.v1 import edge_pb2
+from oip.held import BodyBudget
 
 logger = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from edge_agent.held import BodyBudget, BodyShare
 from edge_agent.link.outbox import Outbox
 from edgewire import allowed
 from edgewire.places import Place
 from edgewire.v1 import edge_pb2
 from oip.errors import OipError
+from oip.held import BodyBudget, BodyShare
 from oip.names import shown
 from oip.reasons import Reason
 
@@ -151,9 +151,9 @@ class Session:
                 ),
                 spans,
             )
-            inference.share.become(0)
+            inference.share.settle(0)
             return
-        inference.share.become(len(response))
+        inference.share.settle(len(response))
         self._sending[id] = inference.share
         answer = edge_pb2.Answer(id=id, size=len(response), spans=spans)
         self.outbox.answer(answer, response, lambda: self._sent(id))
@@ -162,7 +162,7 @@ class Session:
         """Send how an inference failed; one that is not open is dropped."""
         inference = self._open.pop(id, None)
         if inference is not None:
-            inference.share.become(0)
+            inference.share.settle(0)
             self._put_error(id, error, spans)
 
     def expire(self, now: float) -> None:
@@ -176,9 +176,9 @@ class Session:
     def close(self) -> None:
         """The stream has ended: everything that is held is given back."""
         for inference in self._open.values():
-            inference.share.become(0)
+            inference.share.settle(0)
         for share in self._sending.values():
-            share.become(0)
+            share.settle(0)
         self._open.clear()
         self._sending.clear()
 
@@ -260,11 +260,11 @@ class Session:
         self.outbox.drop(id)
         sending = self._sending.pop(id, None)
         if sending is not None:
-            sending.become(0)
+            sending.settle(0)
         inference = self._open.pop(id, None)
         if inference is None:
             return []
-        inference.share.become(0)
+        inference.share.settle(0)
         return [Stop(id)] if inference.started else []
 
     def _put_error(self, id: int, error: OipError, spans: Iterable[edge_pb2.Span]) -> None:
@@ -275,4 +275,4 @@ class Session:
     def _sent(self, id: int) -> None:
         share = self._sending.pop(id, None)
         if share is not None:
-            share.become(0)
+            share.settle(0)

@@ -12,9 +12,9 @@ from typing import Any
 
 import grpc
 
-from edge_agent.held import BodyShare
 from edge_agent.local.handlers import Call, Handlers
 from oip.errors import OipError
+from oip.held import BodyShare
 from oip.reasons import Reason
 from oip.wiretext import header_value, status_message
 

@@ -10,12 +10,12 @@ from typing import Protocol
 
 import edge_agent
 from edge_agent.faults import unexpected
-from edge_agent.held import BodyBudget, BodyShare
 from edge_agent.local.options import Metadata, deadline_ms
 from edge_agent.ports import Models
 from edgewire.places import Tier
 from oip import codec
 from oip.errors import OipError
+from oip.held import BodyBudget, BodyShare
 from oip.http_request import joined_headers
 from oip.reasons import Reason
 
@@ -156,7 +156,7 @@ class Handlers:
                 message, context = codec.decode_infer(*given)
             else:
                 message, context = await asyncio.to_thread(codec.decode_infer, *given)
-            share.become(len(message))
+            share.settle(len(message))
             response, headers = await self._infer(message, call)
             if codec.encodes_fast(context, response):
                 answer, more = codec.encode_infer(context, response)

@@ -8,9 +8,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from typing import Any
 
-from edge_agent.held import BodyShare
 from edge_agent.local.handlers import Call, Handlers, Reply
 from oip.errors import OipError, http_error
+from oip.held import BodyShare
 from oip.http_routes import find_route
 from oip.reasons import Reason
 from oip.wiretext import header_value

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from gateway.core.errors import TidegateError
-from gateway.core.held import BodyShare
+from oip.held import BodyShare
 
 Metadata = Sequence[tuple[str, str | bytes]]
 """Lower-case keys in arrival order, duplicates kept; values of `-bin` keys are bytes."""

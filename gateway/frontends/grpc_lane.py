@@ -18,9 +18,9 @@ from grpc_reflection.v1alpha import reflection
 
 from gateway.core.call import Binding, Call
 from gateway.core.errors import Refusal
-from gateway.core.held import BodyShare
 from gateway.frontends.grpc_health import HEALTH_SERVICE, OIP_SERVICE, Health
 from gateway.frontends.handlers import Handlers
+from oip.held import BodyShare
 from oip.reasons import Reason
 from oip.wiretext import header_value, status_message
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.core.call import Metadata
 from gateway.core.errors import Refusal
-from gateway.core.held import BodyShare
+from oip.held import BodyShare
 from oip.reasons import Reason
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

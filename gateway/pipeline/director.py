@@ -12,7 +12,6 @@ from gateway.core.call import Call, Metadata, Reply
 from gateway.core.config import Config
 from gateway.core.decision import Attempt, Decision
 from gateway.core.errors import Refusal, TidegateError
-from gateway.core.held import BodyBudget, BodyShare
 from gateway.core.ports import Endpoint, InferCodec, Permit
 from gateway.core.request import Options, Request
 from gateway.decide import compiled, decide, gateway_refusal
@@ -26,6 +25,7 @@ from gateway.resilience.deadline import request_deadline
 from gateway.routing.predict import key_of
 from gateway.telemetry import RequestTelemetry, Telemetry
 from oip.errors import OipError
+from oip.held import BodyBudget, BodyShare
 from oip.reasons import Reason
 from oip.scan import scan_request
 
@@ -91,7 +91,9 @@ class Director:
         self._records = records
         self._telemetry = telemetry
         self._rng = Random()
-        self._bodies = BodyBudget(int(BUDGET_BODIES * config.gateway.limits.max_body_mb * 2**20))
+        self._bodies = BodyBudget(
+            int(BUDGET_BODIES * config.gateway.limits.max_body_mb * 2**20), "gateway", Refusal
+        )
         self._inflight = 0
         self._idle = asyncio.Event()
         self._idle.set()

@@ -13,13 +13,13 @@ from typing import Any
 import grpc
 import pytest
 
-from edge_agent.held import BodyBudget
 from edge_agent.link import client
 from edge_agent.link.client import CallEnded, EnrolmentRefused
 from edge_agent.link.runner import Link, LinkSettings
 from edge_agent.state import DeviceState, Enrolment
 from edgewire.v1 import edge_pb2
 from oip.errors import OipError
+from oip.held import BodyBudget
 from tests.support.hub_double import HubDouble
 from tests.support.tiny_models import TinyModels, identity_request, pb
 from tests.support.waiting import until
@@ -47,7 +47,7 @@ class Device:
     ) -> None:
         self.state = state
         self.models = TinyModels()
-        self.budget = BodyBudget(4 * limit)
+        self.budget = BodyBudget(4 * limit, "device")
         self.rng = AtOnce()
         self.readings = 0
         settings = LinkSettings(hubs, token, "wanted", limit, {"arch": "test"})

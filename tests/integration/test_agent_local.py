@@ -18,7 +18,6 @@ import tritonclient.http.aio as http_client
 from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from edge_agent.held import BodyBudget
 from edge_agent.local import http_app
 from edge_agent.local.grpc_server import GrpcServer
 from edge_agent.local.handlers import Handlers
@@ -27,6 +26,7 @@ from gateway.frontends.codec_pool import CodecPool
 from gateway.frontends.codecs import binding_codecs
 from gateway.frontends.handlers import Handlers as GatewayHandlers
 from gateway.frontends.http_lane import HttpLane
+from oip.held import BodyBudget
 from oip.reasons import STATUS
 from tests.integration.lane_support import FakeService
 from tests.support.mistakes import MISTAKES, HttpRequest, Mistake
@@ -40,7 +40,7 @@ GOOD = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4],
 @dataclass
 class Local:
     models: TinyModels = field(default_factory=TinyModels)
-    budget: BodyBudget = field(default_factory=lambda: BodyBudget(4 * LIMIT))
+    budget: BodyBudget = field(default_factory=lambda: BodyBudget(4 * LIMIT, "device"))
 
     def __post_init__(self) -> None:
         self.handlers = Handlers(self.models, lambda: "cam-7a", self.budget, LIMIT)

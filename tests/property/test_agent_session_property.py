@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.held import BodyBudget
 from edge_agent.link.session import LinkBroken, Session, Start, Stop
 from edgewire import allowed
 from edgewire.places import Place, Tier
 from edgewire.v1 import edge_pb2
 from oip.errors import OipError
+from oip.held import BodyBudget
 from oip.reasons import Reason
 
 HERE = Place(Tier.DEVICE, site="plant-7", device="cam-7a")
@@ -65,7 +65,7 @@ DEVICE = st.one_of(
 class World:
     """The session and what the hub and the models saw of it."""
 
-    budget: BodyBudget = field(default_factory=lambda: BodyBudget(BUDGET))
+    budget: BodyBudget = field(default_factory=lambda: BodyBudget(BUDGET, "device"))
     now: float = 0.0
     running: dict[int, Start] = field(default_factory=dict)
     pending: dict[int, edge_pb2.Infer] = field(default_factory=dict)

@@ -11,7 +11,6 @@ from tritonclient.grpc import service_pb2
 from gateway.core.call import Binding, Call, Metadata
 from gateway.core.config import Config, EndpointConfig, PlacedConfig
 from gateway.core.errors import AttemptError, Refusal
-from gateway.core.held import BodyShare
 from gateway.core.ports import Health, ModelHealth, Permit, Surroundings
 from gateway.frontends.codecs import IdentityInferCodec
 from gateway.pipeline.director import Director
@@ -19,6 +18,7 @@ from gateway.pipeline.dispatch import Dispatcher
 from gateway.pipeline.records import DecisionRing
 from gateway.pipeline.state import ReplicaState
 from gateway.telemetry import Telemetry
+from oip.held import BodyShare
 from oip.reasons import Reason
 from tests.support.configs import config_from
 from tests.support.permits import ALONE

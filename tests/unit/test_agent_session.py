@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from edge_agent.held import BodyBudget
 from edge_agent.link.messages import sampled
 from edge_agent.link.outbox import PIECE_BYTES
 from edge_agent.link.session import (
@@ -22,6 +21,7 @@ from edge_agent.link.session import (
 from edgewire.places import Place, Tier
 from edgewire.v1 import edge_pb2
 from oip.errors import OipError
+from oip.held import BodyBudget
 from oip.reasons import Reason
 
 HERE = Place(Tier.DEVICE, site="plant-7", device="cam-7a")
@@ -43,7 +43,10 @@ def data(id: int, piece: bytes) -> edge_pb2.HubMessage:
 def session(max_message: int = 10**6, budget: BodyBudget | None = None, max_body: int = 10**6) -> Session:
     """Welcomed, with its hello sent."""
     made = Session(
-        HERE, edge_pb2.Hello(agent_version="1"), max_body_bytes=max_body, budget=budget or BodyBudget(10**7)
+        HERE,
+        edge_pb2.Hello(agent_version="1"),
+        max_body_bytes=max_body,
+        budget=budget or BodyBudget(10**7, "device"),
     )
     welcome = edge_pb2.Welcome(gateway="gw", heartbeat_ms=2000, max_message_bytes=max_message)
     assert made.received(message(welcome=welcome), 0.0) == [Welcomed("gw", 2.0)]
@@ -118,7 +121,7 @@ def test_what_may_come_here_runs(allowed: str):
 
 
 def test_limits_are_answered():
-    link = session(max_body=10, budget=BodyBudget(15))
+    link = session(max_body=10, budget=BodyBudget(15, "device"))
     link.received(infer(1, 11), 0.0)
     assert (answer := only_answer(link)).reason == "too_large"
     assert "11 bytes, more than the device's limit of 10" in answer.message
@@ -159,7 +162,7 @@ def test_a_request_whose_last_piece_comes_too_late_does_not_run():
 
 
 def test_cancel_stops_what_runs_and_what_is_being_sent():
-    budget = BodyBudget(10**7)
+    budget = BodyBudget(10**7, "device")
     link = session(budget=budget)
     cancel = message(cancel=edge_pb2.Cancel(id=1))
     link.received(infer(1, 1), 0.0)
@@ -233,7 +236,7 @@ def test_desired_state_goes_on():
 
 
 def test_what_breaks_the_protocol():
-    fresh = Session(HERE, edge_pb2.Hello(), max_body_bytes=1, budget=BodyBudget(1))
+    fresh = Session(HERE, edge_pb2.Hello(), max_body_bytes=1, budget=BodyBudget(1, "device"))
     with pytest.raises(LinkBroken, match="did not say welcome"):
         fresh.received(infer(1, 0), 0.0)
     for welcome in (

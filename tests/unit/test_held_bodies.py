@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from gateway.core.errors import Refusal
-from gateway.core.held import BodyBudget
 from gateway.frontends.http_body import HttpBody
+from oip.held import BodyBudget
 from oip.reasons import Reason
 from tests.support.fakes import CODEC, BytesBody, bench, call_of, config_of, request, response
 
 
 def test_what_passes_the_limit_is_refused_and_not_counted():
-    budget = BodyBudget(10)
+    budget = BodyBudget(10, "gateway", Refusal)
     with budget.share() as first, budget.share() as second:
         first.take(6)
         second.take(4)
@@ -29,7 +29,7 @@ def test_what_passes_the_limit_is_refused_and_not_counted():
 
 
 def test_a_body_in_another_form_counts_with_its_new_size():
-    budget = BodyBudget(10)
+    budget = BodyBudget(10, "gateway", Refusal)
     with budget.share() as share:
         share.take(3)
         share.become(10)
@@ -52,7 +52,7 @@ def body_of(chunks: Sequence[bytes], headers: Sequence[tuple[str, str]] = ()) ->
 
 
 async def test_chunks_are_held_as_they_arrive():
-    budget = BodyBudget(10)
+    budget = BodyBudget(10, "gateway", Refusal)
     with pytest.raises(Refusal) as caught, budget.share() as share:
         await body_of([b"12345", b"67890", b"x"]).read(share)
     assert caught.value.reason is Reason.OVERLOADED
@@ -63,7 +63,7 @@ async def test_a_declared_length_that_has_no_room_is_refused_unread():
     async def receive() -> dict[str, Any]:
         raise AssertionError("the body was read")
 
-    budget = BodyBudget(10)
+    budget = BodyBudget(10, "gateway", Refusal)
     with budget.share() as share, pytest.raises(Refusal) as caught:
         await HttpBody(receive, [("content-length", "11")], max_bytes=100, idle_s=5).read(share)
     assert caught.value.reason is Reason.OVERLOADED
@@ -76,7 +76,7 @@ async def test_a_body_that_is_announced_and_not_sent_takes_no_room():
         return {}
 
     waiting = asyncio.Event()
-    budget = BodyBudget(10)
+    budget = BodyBudget(10, "gateway", Refusal)
     with budget.share() as share:
         body = HttpBody(receive, [("content-length", "10")], max_bytes=100, idle_s=5)
         reading = asyncio.create_task(body.read(share))

@@ -1,4 +1,4 @@
-"""How many bytes of requests and answers the agent holds at once, from the hub and on the device alike."""
+"""How many bytes of request bodies a server holds at once, over all its listeners and requests."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from oip.reasons import Reason
 
 
 class BodyBudget:
-    """At most `limit` bytes at once; `held` is how many there are now."""
+    """At most `limit` bytes of bodies at once; `held` is how many there are now. `holder` is what
+    messages call the server, gateway or device, and `error` what is raised where there is no room."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, holder: str, error: type[OipError] = OipError) -> None:
         self.limit = limit
+        self.holder = holder
+        self.error = error
         self.held = 0
 
     def share(self) -> BodyShare:
-        """One request's part, empty. A context manager: leaving it gives all back."""
+        """One request's part of the budget, empty. A context manager: leaving it gives all back."""
         return BodyShare(self)
 
 
 class BodyShare:
-    """What one request holds; more than fits is refused OVERLOADED."""
+    """What one request holds of the budget; what would pass the limit is refused OVERLOADED."""
 
     def __init__(self, budget: BodyBudget) -> None:
         self._budget = budget
@@ -31,19 +34,24 @@ class BodyShare:
     def check(self, more: int) -> None:
         """Refuse `more` bytes that there is no room for now, without holding them."""
         if self._budget.held + more > self._budget.limit:
-            raise OipError(
+            raise self._budget.error(
                 Reason.OVERLOADED,
-                f"the bodies of running requests fill the {self._budget.limit} bytes that this device "
-                "holds at once; try again",
+                f"the bodies of running requests fill the {self._budget.limit} bytes that this "
+                f"{self._budget.holder} holds at once; try again",
             )
 
     def take(self, more: int) -> None:
-        """Hold `more` bytes."""
+        """Hold `more` bytes that have arrived."""
         self.check(more)
         self._budget.held += more
         self._size += more
 
     def become(self, size: int) -> None:
+        """The body is now held in another form, of `size` bytes."""
+        self.check(max(0, size - self._size))
+        self.settle(size)
+
+    def settle(self, size: int) -> None:
         """What is held now has `size` bytes. An answer that exists already is never refused."""
         self._budget.held += size - self._size
         self._size = size
@@ -54,4 +62,4 @@ class BodyShare:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.become(0)
+        self.settle(0)
