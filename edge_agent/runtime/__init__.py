@@ -2,8 +2,6 @@
 
     settings    how a device runs models
     frames      messages between agent and worker: a JSON header, then tensors as they are; no I/O
-    modelfile   a .tflite file held against its schema in pure Python
-    optable     the operators that the runtime has
     golden      golden vectors: inputs, and the outputs that they must give
     engine      an interpreter by the first delegate that works, bound by names
     worker      the process: checks, loads, answers, one request after the other

@@ -55,7 +55,7 @@ class _Worker:
         from edge_agent.delegates import DelegateSpec
         from edge_agent.runtime.engine import Engine, EngineFailed, RunFailed, zeros
         from edge_agent.runtime.golden import GoldenFailed, check_finite, check_golden, read_golden
-        from edge_agent.runtime.modelfile import BadModel, read_model
+        from edgewire.modelfile import BadModel, read_model
 
         chain = [DelegateSpec(**entry) for entry in header["chain"]]
         try:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import field_validator, model_validator
 
 from gateway.core.config import PlacedConfig
-from gateway.core.config.models import Strict
+from gateway.core.config.basis import Strict
 
 
 class TlsConfig(Strict):

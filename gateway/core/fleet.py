@@ -70,3 +70,45 @@ def group_of(devices: Iterable[Device]) -> Group:
         {key: {where: tuple(names) for where, names in places.items()} for key, places in ready.items()},
         {where: tuple(names) for where, names in nearby.items()},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """What became of a model on a device. `state`: fetching, trying, active or failed, of `version`;
+    `active_version` is what serves now, "" for nothing. `reason` is a sentence of the device's."""
+
+    version: str
+    digest: str
+    state: str
+    reason: str = ""
+    active_version: str = ""
+    active_digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialReport:
+    """What came of a trial: `state` as in ModelReport, active for one that works. Milliseconds on the golden
+    vectors, of the file on trial and of what serves; 0 where nothing was measured."""
+
+    digest: str
+    state: str
+    reason: str = ""
+    p50_ms: float = 0.0
+    p95_ms: float = 0.0
+    runs: int = 0
+    active_p50_ms: float = 0.0
+    active_p95_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReport:
+    """An enrolled device as control sees it. `models` by name, `trials` by model and version."""
+
+    name: str
+    place: Place
+    labels: Mapping[str, str]
+    connected: bool
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+    models: Mapping[str, ModelReport] = field(default_factory=dict[str, ModelReport])
+    trials: Mapping[ModelKey, TrialReport] = field(default_factory=dict[ModelKey, TrialReport])
+    spooled: int = 0

@@ -13,7 +13,7 @@ import warnings
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -123,7 +123,8 @@ def _split() -> tuple[Floats, Labels, Floats, Labels]:
     """Training images and labels, then the held-out ones, in one seeded order."""
     from sklearn.datasets import load_digits
 
-    images, labels = load_digits(return_X_y=True)
+    found: Any = load_digits()
+    images, labels = found.data, found.target
     order = np.random.default_rng(SEED).permutation(len(images))
     pixels, labels = (images[order] / 16).astype(np.float32), labels[order].astype(np.int64)
     return pixels[HELD_OUT:], labels[HELD_OUT:], pixels[:HELD_OUT], labels[:HELD_OUT]

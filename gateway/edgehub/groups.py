@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from gateway.core.config import EndpointConfig
-from gateway.core.config.models import SomeNames, Strict
+from gateway.core.config.basis import Strict
+from gateway.core.config.models import SomeNames
 
 
 def _listed(value: object) -> object:

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from edgewire.allowed import AllowedSet, decode
 from gateway.core.call import Metadata
-from gateway.core.config.models import NAME_PATTERN
+from gateway.core.config.basis import NAME_PATTERN
 from gateway.core.errors import Refusal
 from gateway.core.request import MAX_HOPS, Options
 from gateway.telemetry.context import trace_context

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.core.config import PlacedConfig
-from gateway.core.config.models import NAME_PATTERN, NotNegative, Positive, Strict
+from gateway.core.config.basis import NAME_PATTERN, NotNegative, Positive, Strict
 
 WHOLE = frozenset({"GPU", "TPU", "neuron_cores", "HPU", "NPU", "RBLN", "FURIOSA"})
 """Resources that Ray hands out as numbered units: a part of one, or a whole number of them."""

@@ -9,8 +9,8 @@ import pytest
 from pydantic import Field
 
 from gateway.core.config import Config, EndpointConfig, PlacedConfig
+from gateway.core.config.basis import Strict
 from gateway.core.config.load import parse_config
-from gateway.core.config.models import Strict
 from gateway.core.config.problems import ConfigError
 
 DATA = Path(__file__).parent.parent / "data" / "config"

@@ -10,8 +10,8 @@ import pytest
 from gateway.cli.advice import warnings_of
 from gateway.cli.common import BACKENDS
 from gateway.core.config import Config
+from gateway.core.config.basis import Strict
 from gateway.core.config.load import kinds_in, load_config, parse_config
-from gateway.core.config.models import Strict
 from gateway.core.config.served import NOT_SERVED
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ import pytest
 from tflite_runtime.interpreter import Interpreter
 
 from edge_agent.runtime.golden import GoldenFailed, check_golden, read_golden
-from edge_agent.runtime.modelfile import BadModel, read_model
-from edge_agent.runtime.optable import VERSIONS
+from edgewire.modelfile import BadModel, read_model
+from edgewire.operators import VERSIONS
 from gateway.demo import artifacts, digits
 from gateway.demo.tflite import golden_beside
 from oip.signature import TensorSpec

@@ -5,6 +5,8 @@
     ├── references   ${env:NAME}, ${file:PATH}
     ├── served       what the contract names and this version refuses
     ├── models       frozen pydantic models: types and bounds
+    │   ├── updates      how a model is kept fit
+    │   └── basis        what they have in common
     ├── checks       names, references and sense between the parts
     └── wording      a validator's error -> one sentence
     schema   the models -> JSON Schema
@@ -13,6 +15,7 @@
 reading files (`load`) is imported from where it is used.
 """
 
+from gateway.core.config.basis import Location
 from gateway.core.config.models import (
     Allow,
     Batching,
@@ -21,7 +24,6 @@ from gateway.core.config.models import (
     EndpointConfig,
     GatewayConfig,
     Limits,
-    Location,
     Match,
     ModelConfig,
     PeerConfig,
@@ -37,14 +39,28 @@ from gateway.core.config.models import (
     VariantConfig,
     Weights,
 )
+from gateway.core.config.updates import (
+    DriftConfig,
+    GateConfig,
+    HaltConfig,
+    LabelsConfig,
+    RolloutConfig,
+    SamplesConfig,
+    TrainConfig,
+    UpdateConfig,
+)
 
 __all__ = [
     "Allow",
     "Batching",
     "ClassConfig",
     "Config",
+    "DriftConfig",
     "EndpointConfig",
+    "GateConfig",
     "GatewayConfig",
+    "HaltConfig",
+    "LabelsConfig",
     "Limits",
     "Location",
     "Match",
@@ -58,7 +74,11 @@ __all__ = [
     "Replicas",
     "Require",
     "Retry",
+    "RolloutConfig",
+    "SamplesConfig",
     "Telemetry",
+    "TrainConfig",
+    "UpdateConfig",
     "VariantConfig",
     "Weights",
 ]

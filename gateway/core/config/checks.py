@@ -39,6 +39,27 @@ def references(data: object) -> Iterator[Finding]:
                 yield from _unknown(
                     variant, "endpoint", (*loc, "variants", number), "endpoint", sorted(endpoints)
                 )
+    yield from _updates(root)
+
+
+def _updates(root: Plain) -> Iterator[Finding]:
+    """Each entry names a model of the file, once, and as its teacher a variant of it."""
+    models = {m["name"]: m for _, m in _mappings(root.get("models")) if isinstance(m.get("name"), str)}
+    seen: set[str] = set()
+    for index, update in _mappings(root.get("updates")):
+        name, loc = update.get("model"), ("updates", index)
+        if not isinstance(name, str):
+            continue
+        yield from _unknown(update, "model", loc, "model", sorted(str(known) for known in models))
+        if name in seen:
+            yield Finding((*loc, "model"), f"model {show(name)} has two entries: keep one")
+        seen.add(name)
+        labels = _mapping(_mapping(update.get("samples")).get("labels"))
+        variants = _mappings(_mapping(models.get(name)).get("variants"))
+        teachers = sorted({str(v["endpoint"]) for _, v in variants if isinstance(v.get("endpoint"), str)})
+        if name in models and isinstance(labels.get("teacher"), str):
+            where = (*loc, "samples", "labels")
+            yield from _unknown(labels, "teacher", where, "endpoint of this model's variants", teachers)
 
 
 def sense(data: object) -> Iterator[Finding]:

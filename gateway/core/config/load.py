@@ -91,6 +91,7 @@ def parse(text: str, name: str, kinds: Kinds, environ: Mapping[str, str], base_d
     findings += checks.references(root)
     findings += checks.sense(root)
     findings += _settle_artifacts(root, base_dir)
+    _settle_updates(root, base_dir)
     config, objections = _build(root, kinds, source)
     findings += objections
     problems = [*source.problems]
@@ -118,6 +119,17 @@ def _settle_artifacts(root: dict[str, object], base_dir: Path) -> Iterator[Findi
             variant["artifact"] = path
 
 
+def _settle_updates(root: dict[str, object], base_dir: Path) -> None:
+    """Make the files that updates name absolute, in place. They are read when a run needs them."""
+    for item in _list(root.get("updates")):
+        update = _mapping(item)
+        labels, gate = _mapping(_mapping(update.get("samples")).get("labels")), _mapping(update.get("gate"))
+        for holder, key in ((labels, "file"), (gate, "data")):
+            written = holder.get(key)
+            if isinstance(written, str) and written:
+                holder[key] = os.path.abspath(base_dir / written)
+
+
 def _unreadable(path: str) -> str:
     """Why a file cannot be read, "" for one that can."""
     try:
@@ -131,6 +143,10 @@ def _unreadable(path: str) -> str:
             return ""
     except (OSError, ValueError):
         return "the file cannot be read: check its permissions"
+
+
+def _mapping(value: object) -> dict[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
 
 
 def _list(value: object) -> list[object]:

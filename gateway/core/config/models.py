@@ -12,15 +12,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
-from enum import Enum
-from typing import Annotated, Any, Literal, Self, cast
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     SerializeAsAny,
@@ -31,68 +28,25 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from gateway.core.config import checks
+from gateway.core.config.basis import (
+    Glob,
+    Location,
+    ModelName,
+    Name,
+    NotNegative,
+    Positive,
+    Share,
+    Strict,
+)
+from gateway.core.config.updates import UpdateConfig
 from gateway.core.place import Place, Tier
 
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 FIRST_VERSION = "1"
 VERSION_PATTERN = r"^[0-9]+$"
 CURRENCY_PATTERN = r"^[A-Z]{3}$"
 
 MIN_TOKEN = 32
 """Shortest credential of a peer gateway, in characters: it must not be guessed."""
-
-Name = Annotated[str, Field(min_length=1, max_length=128, pattern=NAME_PATTERN)]
-"""Names of endpoints, policies, classes, sites: they become labels and headers."""
-ModelName = Annotated[str, Field(min_length=1, max_length=256)]
-Glob = Annotated[str, Field(min_length=1, max_length=256)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-
-
-_PUBLIC = frozenset(
-    {"name", "kind", "endpoint", "model", "privacy", "default", "region", "site", "device", "currency"}
-)
-
-
-def _shown(key: str, value: object) -> object:
-    if isinstance(value, str) and not isinstance(value, Enum) and key not in _PUBLIC:
-        return "***"
-    if isinstance(value, Mapping):
-        mapping = cast("Mapping[str, object]", value)
-        return {name: _shown("", item) for name, item in mapping.items()}
-    return value
-
-
-class Strict(BaseModel):
-    """A part of the file: unknown keys and coerced types are errors, instances are frozen."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        strict=True,
-        hide_input_in_errors=True,
-        use_attribute_docstrings=True,
-    )
-
-    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
-        for key, value in super().__repr_args__():
-            yield key, _shown(key or "", value)
-
-
-class Location(Strict):
-    """Where the operator says something is."""
-
-    tier: Annotated[Tier, Field(strict=False)]
-    region: Name | None = None
-    site: Name | None = None
-    """Needed by tiers device and site for `same: [site]`; required on tier site."""
-    device: Name | None = None
-    """Required on tier device, and on no other."""
-
-    @property
-    def place(self) -> Place:
-        return Place(self.tier, self.region, self.site, self.device)
 
 
 class Limits(Strict):
@@ -420,6 +374,11 @@ class Config(Strict):
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1, strict=False)]
     privacy: PrivacyConfig
     policies: Annotated[tuple[PolicyConfig, ...], Field(min_length=1, strict=False)]
+    updates: Annotated[tuple[UpdateConfig, ...], Field(strict=False)] = ()
+    """Models that are kept fit: at most one entry a model."""
+    artifacts: str | None = None
+    """URL of the store of released artifacts: file:///PATH or s3://BUCKET/PREFIX; None: a folder of the
+    state directory."""
     telemetry: Telemetry = Telemetry()
 
     @model_validator(mode="after")

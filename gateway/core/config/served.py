@@ -17,7 +17,6 @@ KINDS = frozenset({"triton", "oip", "pool", "edge", "gateway"})
 NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "tenants": ([],),
     "operators": ([],),
-    "updates": ([],),
     "store": ("sqlite",),
     "gateway.tls": (None,),
     "gateway.replicas.min": (1,),

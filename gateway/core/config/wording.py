@@ -9,8 +9,9 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+from gateway.core.config.basis import NAME_PATTERN
 from gateway.core.config.checks import did_you_mean, hint
-from gateway.core.config.models import CURRENCY_PATTERN, NAME_PATTERN, VERSION_PATTERN
+from gateway.core.config.models import CURRENCY_PATTERN, VERSION_PATTERN
 from gateway.core.config.problems import Finding, Loc
 from gateway.core.config.references import Hidden, show
 

@@ -18,7 +18,7 @@ class EnrolRequest(_message.Message):
     def __init__(self, token: _Optional[str] = ..., device: _Optional[str] = ..., credential_sha256: _Optional[bytes] = ...) -> None: ...
 
 class EnrolReply(_message.Message):
-    __slots__ = ("device", "site", "labels")
+    __slots__ = ("device", "site", "labels", "root")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -29,10 +29,12 @@ class EnrolReply(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     SITE_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
     device: str
     site: str
     labels: _containers.ScalarMap[str, str]
-    def __init__(self, device: _Optional[str] = ..., site: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    root: bytes
+    def __init__(self, device: _Optional[str] = ..., site: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., root: _Optional[bytes] = ...) -> None: ...
 
 class DeviceMessage(_message.Message):
     __slots__ = ("hello", "heartbeat", "answer", "data")
@@ -76,22 +78,64 @@ class Hello(_message.Message):
     def __init__(self, agent_version: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("gateway", "heartbeat_ms", "max_message_bytes")
+    __slots__ = ("gateway", "heartbeat_ms", "max_message_bytes", "place")
     GATEWAY_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_MS_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
     gateway: str
     heartbeat_ms: int
     max_message_bytes: int
-    def __init__(self, gateway: _Optional[str] = ..., heartbeat_ms: _Optional[int] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
+    place: Place
+    def __init__(self, gateway: _Optional[str] = ..., heartbeat_ms: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., place: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
+
+class Place(_message.Message):
+    __slots__ = ("tier", "region", "site", "device")
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    REGION_FIELD_NUMBER: _ClassVar[int]
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    tier: str
+    region: str
+    site: str
+    device: str
+    def __init__(self, tier: _Optional[str] = ..., region: _Optional[str] = ..., site: _Optional[str] = ..., device: _Optional[str] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("telemetry", "models")
+    __slots__ = ("telemetry", "models", "trials", "spooled")
     TELEMETRY_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
+    TRIALS_FIELD_NUMBER: _ClassVar[int]
+    SPOOLED_FIELD_NUMBER: _ClassVar[int]
     telemetry: Telemetry
     models: _containers.RepeatedCompositeFieldContainer[ModelState]
-    def __init__(self, telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelState, _Mapping]]] = ...) -> None: ...
+    trials: _containers.RepeatedCompositeFieldContainer[Trial]
+    spooled: int
+    def __init__(self, telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelState, _Mapping]]] = ..., trials: _Optional[_Iterable[_Union[Trial, _Mapping]]] = ..., spooled: _Optional[int] = ...) -> None: ...
+
+class Trial(_message.Message):
+    __slots__ = ("model", "version", "digest", "state", "reason", "latency_p50_ms", "latency_p95_ms", "runs", "active_p50_ms", "active_p95_ms")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_P50_MS_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_P95_MS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_P50_MS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_P95_MS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: str
+    digest: str
+    state: ModelState.State
+    reason: str
+    latency_p50_ms: float
+    latency_p95_ms: float
+    runs: int
+    active_p50_ms: float
+    active_p95_ms: float
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., state: _Optional[_Union[ModelState.State, str]] = ..., reason: _Optional[str] = ..., latency_p50_ms: _Optional[float] = ..., latency_p95_ms: _Optional[float] = ..., runs: _Optional[int] = ..., active_p50_ms: _Optional[float] = ..., active_p95_ms: _Optional[float] = ...) -> None: ...
 
 class Telemetry(_message.Message):
     __slots__ = ("cpu_percent", "memory_percent", "temperature_c", "battery_percent", "charging", "throttled", "power_w", "inflight")
@@ -114,7 +158,7 @@ class Telemetry(_message.Message):
     def __init__(self, cpu_percent: _Optional[float] = ..., memory_percent: _Optional[float] = ..., temperature_c: _Optional[float] = ..., battery_percent: _Optional[float] = ..., charging: _Optional[bool] = ..., throttled: _Optional[bool] = ..., power_w: _Optional[float] = ..., inflight: _Optional[int] = ...) -> None: ...
 
 class ModelState(_message.Message):
-    __slots__ = ("model", "version", "digest", "state", "reason", "active_digest", "active_version", "delegate", "delegated_nodes", "nodes", "degraded", "metadata", "config")
+    __slots__ = ("model", "version", "digest", "state", "reason", "active_digest", "active_version", "delegate", "delegated_nodes", "nodes", "degraded", "metadata", "config", "previous_digest", "previous_version")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[ModelState.State]
@@ -140,6 +184,8 @@ class ModelState(_message.Message):
     DEGRADED_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_VERSION_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     digest: str
@@ -153,16 +199,22 @@ class ModelState(_message.Message):
     degraded: str
     metadata: bytes
     config: bytes
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., state: _Optional[_Union[ModelState.State, str]] = ..., reason: _Optional[str] = ..., active_digest: _Optional[str] = ..., active_version: _Optional[str] = ..., delegate: _Optional[str] = ..., delegated_nodes: _Optional[int] = ..., nodes: _Optional[int] = ..., degraded: _Optional[str] = ..., metadata: _Optional[bytes] = ..., config: _Optional[bytes] = ...) -> None: ...
+    previous_digest: str
+    previous_version: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., state: _Optional[_Union[ModelState.State, str]] = ..., reason: _Optional[str] = ..., active_digest: _Optional[str] = ..., active_version: _Optional[str] = ..., delegate: _Optional[str] = ..., delegated_nodes: _Optional[int] = ..., nodes: _Optional[int] = ..., degraded: _Optional[str] = ..., metadata: _Optional[bytes] = ..., config: _Optional[bytes] = ..., previous_digest: _Optional[str] = ..., previous_version: _Optional[str] = ...) -> None: ...
 
 class Desired(_message.Message):
-    __slots__ = ("models",)
+    __slots__ = ("models", "trials", "report_ms")
     MODELS_FIELD_NUMBER: _ClassVar[int]
+    TRIALS_FIELD_NUMBER: _ClassVar[int]
+    REPORT_MS_FIELD_NUMBER: _ClassVar[int]
     models: _containers.RepeatedCompositeFieldContainer[DesiredModel]
-    def __init__(self, models: _Optional[_Iterable[_Union[DesiredModel, _Mapping]]] = ...) -> None: ...
+    trials: _containers.RepeatedCompositeFieldContainer[DesiredModel]
+    report_ms: int
+    def __init__(self, models: _Optional[_Iterable[_Union[DesiredModel, _Mapping]]] = ..., trials: _Optional[_Iterable[_Union[DesiredModel, _Mapping]]] = ..., report_ms: _Optional[int] = ...) -> None: ...
 
 class DesiredModel(_message.Message):
-    __slots__ = ("model", "version", "digest", "size", "golden_digest", "golden_size", "batch_max_size", "batch_delay_ms")
+    __slots__ = ("model", "version", "digest", "size", "golden_digest", "golden_size", "batch_max_size", "batch_delay_ms", "target", "golden_target", "gather")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +223,9 @@ class DesiredModel(_message.Message):
     GOLDEN_SIZE_FIELD_NUMBER: _ClassVar[int]
     BATCH_MAX_SIZE_FIELD_NUMBER: _ClassVar[int]
     BATCH_DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    GOLDEN_TARGET_FIELD_NUMBER: _ClassVar[int]
+    GATHER_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     digest: str
@@ -179,7 +234,38 @@ class DesiredModel(_message.Message):
     golden_size: int
     batch_max_size: int
     batch_delay_ms: float
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., size: _Optional[int] = ..., golden_digest: _Optional[str] = ..., golden_size: _Optional[int] = ..., batch_max_size: _Optional[int] = ..., batch_delay_ms: _Optional[float] = ...) -> None: ...
+    target: str
+    golden_target: str
+    gather: Gather
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., size: _Optional[int] = ..., golden_digest: _Optional[str] = ..., golden_size: _Optional[int] = ..., batch_max_size: _Optional[int] = ..., batch_delay_ms: _Optional[float] = ..., target: _Optional[str] = ..., golden_target: _Optional[str] = ..., gather: _Optional[_Union[Gather, _Mapping]] = ...) -> None: ...
+
+class Gather(_message.Message):
+    __slots__ = ("allowed", "signals", "samples")
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    SIGNALS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    allowed: str
+    signals: _containers.RepeatedCompositeFieldContainer[Signal]
+    samples: Samples
+    def __init__(self, allowed: _Optional[str] = ..., signals: _Optional[_Iterable[_Union[Signal, _Mapping]]] = ..., samples: _Optional[_Union[Samples, _Mapping]] = ...) -> None: ...
+
+class Signal(_message.Message):
+    __slots__ = ("name", "edges")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EDGES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    edges: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, name: _Optional[str] = ..., edges: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class Samples(_message.Message):
+    __slots__ = ("training", "max_per_day", "confidence_below")
+    TRAINING_FIELD_NUMBER: _ClassVar[int]
+    MAX_PER_DAY_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCE_BELOW_FIELD_NUMBER: _ClassVar[int]
+    training: Place
+    max_per_day: int
+    confidence_below: float
+    def __init__(self, training: _Optional[_Union[Place, _Mapping]] = ..., max_per_day: _Optional[int] = ..., confidence_below: _Optional[float] = ...) -> None: ...
 
 class Infer(_message.Message):
     __slots__ = ("id", "size", "timeout_ms", "allowed", "traceparent")
@@ -255,3 +341,107 @@ class Chunk(_message.Message):
     PIECE_FIELD_NUMBER: _ClassVar[int]
     piece: bytes
     def __init__(self, piece: _Optional[bytes] = ...) -> None: ...
+
+class MetadataRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DeliverRequest(_message.Message):
+    __slots__ = ("spool", "records")
+    SPOOL_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    spool: str
+    records: _containers.RepeatedCompositeFieldContainer[Record]
+    def __init__(self, spool: _Optional[str] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ...) -> None: ...
+
+class DeliverReply(_message.Message):
+    __slots__ = ("counted", "pause_ms")
+    COUNTED_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_MS_FIELD_NUMBER: _ClassVar[int]
+    counted: int
+    pause_ms: int
+    def __init__(self, counted: _Optional[int] = ..., pause_ms: _Optional[int] = ...) -> None: ...
+
+class Record(_message.Message):
+    __slots__ = ("number", "age_ms", "window", "sample", "gap", "telemetry")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    GAP_FIELD_NUMBER: _ClassVar[int]
+    TELEMETRY_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    age_ms: int
+    window: Window
+    sample: Sample
+    gap: Gap
+    telemetry: Telemetry
+    def __init__(self, number: _Optional[int] = ..., age_ms: _Optional[int] = ..., window: _Optional[_Union[Window, _Mapping]] = ..., sample: _Optional[_Union[Sample, _Mapping]] = ..., gap: _Optional[_Union[Gap, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ...) -> None: ...
+
+class Gap(_message.Message):
+    __slots__ = ("first",)
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    def __init__(self, first: _Optional[int] = ...) -> None: ...
+
+class Window(_message.Message):
+    __slots__ = ("model", "version", "digest", "took_ms", "answered", "failed", "latency", "signals")
+    class FailedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class LatencyEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    TOOK_MS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_FIELD_NUMBER: _ClassVar[int]
+    SIGNALS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: str
+    digest: str
+    took_ms: int
+    answered: int
+    failed: _containers.ScalarMap[str, int]
+    latency: _containers.ScalarMap[int, int]
+    signals: _containers.RepeatedCompositeFieldContainer[Counted]
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., took_ms: _Optional[int] = ..., answered: _Optional[int] = ..., failed: _Optional[_Mapping[str, int]] = ..., latency: _Optional[_Mapping[int, int]] = ..., signals: _Optional[_Iterable[_Union[Counted, _Mapping]]] = ...) -> None: ...
+
+class Counted(_message.Message):
+    __slots__ = ("name", "bins", "counts")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BINS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    bins: int
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., bins: _Optional[int] = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Sample(_message.Message):
+    __slots__ = ("model", "version", "digest", "request", "confidence", "allowed")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: str
+    digest: str
+    request: bytes
+    confidence: float
+    allowed: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., request: _Optional[bytes] = ..., confidence: _Optional[float] = ..., allowed: _Optional[str] = ...) -> None: ...

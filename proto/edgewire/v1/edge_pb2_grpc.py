@@ -49,6 +49,16 @@ class EdgeHubStub:
                 request_serializer=edgewire_dot_v1_dot_edge__pb2.FetchRequest.SerializeToString,
                 response_deserializer=edgewire_dot_v1_dot_edge__pb2.Chunk.FromString,
                 _registered_method=True)
+        self.Metadata = channel.unary_stream(
+                '/edgewire.v1.EdgeHub/Metadata',
+                request_serializer=edgewire_dot_v1_dot_edge__pb2.MetadataRequest.SerializeToString,
+                response_deserializer=edgewire_dot_v1_dot_edge__pb2.Chunk.FromString,
+                _registered_method=True)
+        self.Deliver = channel.unary_unary(
+                '/edgewire.v1.EdgeHub/Deliver',
+                request_serializer=edgewire_dot_v1_dot_edge__pb2.DeliverRequest.SerializeToString,
+                response_deserializer=edgewire_dot_v1_dot_edge__pb2.DeliverReply.FromString,
+                _registered_method=True)
 
 
 class EdgeHubServicer:
@@ -75,6 +85,22 @@ class EdgeHubServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Metadata(self, request, context):
+        """A file of the signed metadata (The Update Framework), by its name: "timestamp.json", "7.snapshot.json",
+        "7.targets.json", "2.root.json". NOT_FOUND where there is none of this name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Deliver(self, request, context):
+        """Records of the device's spool, oldest first. What the reply covers is counted, once, and may be
+        forgotten; a call that failed may be made again as it was.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EdgeHubServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -92,6 +118,16 @@ def add_EdgeHubServicer_to_server(servicer, server):
                     servicer.Fetch,
                     request_deserializer=edgewire_dot_v1_dot_edge__pb2.FetchRequest.FromString,
                     response_serializer=edgewire_dot_v1_dot_edge__pb2.Chunk.SerializeToString,
+            ),
+            'Metadata': grpc.unary_stream_rpc_method_handler(
+                    servicer.Metadata,
+                    request_deserializer=edgewire_dot_v1_dot_edge__pb2.MetadataRequest.FromString,
+                    response_serializer=edgewire_dot_v1_dot_edge__pb2.Chunk.SerializeToString,
+            ),
+            'Deliver': grpc.unary_unary_rpc_method_handler(
+                    servicer.Deliver,
+                    request_deserializer=edgewire_dot_v1_dot_edge__pb2.DeliverRequest.FromString,
+                    response_serializer=edgewire_dot_v1_dot_edge__pb2.DeliverReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -175,6 +211,60 @@ class EdgeHub:
             '/edgewire.v1.EdgeHub/Fetch',
             edgewire_dot_v1_dot_edge__pb2.FetchRequest.SerializeToString,
             edgewire_dot_v1_dot_edge__pb2.Chunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Metadata(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/edgewire.v1.EdgeHub/Metadata',
+            edgewire_dot_v1_dot_edge__pb2.MetadataRequest.SerializeToString,
+            edgewire_dot_v1_dot_edge__pb2.Chunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Deliver(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edgewire.v1.EdgeHub/Deliver',
+            edgewire_dot_v1_dot_edge__pb2.DeliverRequest.SerializeToString,
+            edgewire_dot_v1_dot_edge__pb2.DeliverReply.FromString,
             options,
             channel_credentials,
             insecure,

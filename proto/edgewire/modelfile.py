@@ -19,7 +19,7 @@ import numpy as np
 import tflite
 from tflite.utils import BUILTIN_OPCODE2NAME
 
-from edge_agent.runtime.optable import CUSTOM, STATEFUL, VERSIONS
+from edgewire.operators import CUSTOM, STATEFUL, VERSIONS
 
 SCHEMA_VERSION = 3
 MAX_TENSOR_BYTES = 2**31 - 1
