@@ -92,7 +92,6 @@ class Rules:
     the new version."""
 
     samples: int
-    retries: int
     trial_s: float
     watch_s: float
     trains: bool = True
@@ -113,11 +112,14 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule of the gate: what it asks and what was found, in words."""
+    """`passed` None: there was by nature nothing to look at, and the rule does not refuse. `value` and
+    `bound` are None where there is no one number."""
 
     name: str
-    passed: bool
-    text: str
+    passed: bool | None
+    sentence: str
+    value: float | None = None
+    bound: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class Update:
     """All there is to know of an update. Instants are wall time, in seconds since the epoch.
 
     `times`: each phase it has been in with the instant it came there. `attempt`: the training run's number
-    from 1. `failures`: why earlier runs failed. `quality` is what was measured, the gate's own affair.
+    from 1. `quality` is what was measured, the gate's own affair. `failures`: why earlier attempts failed.
     `waits`: what it waits for, in a clause; `outcome`: how it ended, in a sentence.
     """
 
@@ -188,22 +190,24 @@ class SamplesSeen:
 class Trained:
     """A run ended well, and what came of it is the release `version`."""
 
-    attempt: int
     version: str
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingFailed:
-    """`again`: whether another run could do better."""
+class Retrying:
+    """The attempt failed, and there is another."""
 
     attempt: int
     why: str
-    again: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
+    """`rules`: those of the gate that can be told by then; one that refuses ends the update before a device
+    is asked for a trial."""
+
     quality: Mapping[str, Any]
+    rules: tuple[Rule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +276,7 @@ Event = (
     Resumed
     | SamplesSeen
     | Trained
-    | TrainingFailed
+    | Retrying
     | Measured
     | WorkFailed
     | FleetSeen
@@ -411,19 +415,19 @@ def _gathering(state: Update, event: Event, now: float, rules: Rules) -> Step:
 
 
 def _training(state: Update, event: Event, now: float, rules: Rules) -> Step:
-    if isinstance(event, Trained) and event.attempt == state.attempt:
+    if isinstance(event, Trained):
         return _to(state, Phase.MEASURING, now, version=event.version)
-    if not isinstance(event, TrainingFailed) or event.attempt != state.attempt:
-        return state, ()
-    why = event.why[:MAX_WORDS]
-    if event.again and state.attempt <= rules.retries:
-        return _to(state, Phase.TRAINING, now, attempt=state.attempt + 1, failures=(*state.failures, why))
-    return _end(state, Phase.FAILED, why, now, failures=(*state.failures, why))
+    if isinstance(event, Retrying) and event.attempt == state.attempt:
+        failures = (*state.failures, event.why[:MAX_WORDS])
+        return replace(state, attempt=state.attempt + 1, failures=failures), ()
+    return state, ()
 
 
 def _measuring(state: Update, event: Event, now: float, rules: Rules) -> Step:
     if not isinstance(event, Measured):
         return state, ()
+    if any(rule.passed is False for rule in event.rules):
+        return _refused(state, event.rules, now, quality=event.quality)
     return _to(state, Phase.TRYING, now, quality=event.quality)
 
 
@@ -475,13 +479,16 @@ def _tried(trial: Trial, seen: GroupSeen, now: float, trial_s: float) -> Trial:
 def _deciding(state: Update, event: Event, now: float, rules: Rules) -> Step:
     if not isinstance(event, Judged):
         return state, ()
-    against = [rule.text for rule in event.rules if not rule.passed]
-    if against or not event.rules:
-        why = "; ".join(against) or "the gate has no rules"
-        return _end(state, Phase.REFUSED, f"Refused by the gate: {why}.", now, rules=event.rules)
+    if not event.rules or any(rule.passed is False for rule in event.rules):
+        return _refused(state, event.rules, now)
     if state.cause.origin is Origin.PUSH:
         return _end(state, Phase.PASSED, "It may be rolled out.", now, rules=event.rules)
     return _to(state, Phase.ROLLING, now, rules=event.rules)
+
+
+def _refused(state: Update, rules: tuple[Rule, ...], now: float, **changes: Any) -> Step:
+    against = " ".join(rule.sentence for rule in rules if rule.passed is False)
+    return _end(state, Phase.REFUSED, against or "The gate has no rules.", now, rules=rules, **changes)
 
 
 def _rolling(state: Update, event: Event, now: float, rules: Rules) -> Step:
