@@ -45,12 +45,18 @@ def input_values(inputs: Mapping[str, Array]) -> dict[str, Values]:
     numeric = [array for array in inputs.values() if array.dtype.kind in "biuf" and array.size]
     if not numeric:
         return {}
-    rows = _rows([*inputs.values()])
+    rows = rows_of(inputs)
     flat = np.concatenate([array.astype(np.float64).reshape(rows, -1) for array in numeric], axis=1)
     flat = np.nan_to_num(flat, nan=0.0, posinf=0.0, neginf=0.0)
     with np.errstate(over="ignore", invalid="ignore"):
         found = {INPUT_MEAN: flat.mean(axis=1), INPUT_STD: flat.std(axis=1)}
     return {name: np.nan_to_num(values) for name, values in found.items()}
+
+
+def rows_of(inputs: Mapping[str, Array]) -> int:
+    """How many rows a request has, at least 1."""
+    lengths = {array.shape[0] if array.ndim > 1 else 0 for array in inputs.values()}
+    return lengths.pop() if len(lengths) == 1 and 0 not in lengths else 1
 
 
 def output_values(outputs: Mapping[str, Array]) -> dict[str, Values]:
@@ -122,8 +128,3 @@ def latency_quantile(counts: Mapping[int, int], share: float) -> float | None:
         if seen >= wanted:
             return latency_of(at)
     return latency_of(max(counts))
-
-
-def _rows(arrays: Sequence[Array]) -> int:
-    lengths = {array.shape[0] if array.ndim > 1 else 0 for array in arrays}
-    return lengths.pop() if len(lengths) == 1 and 0 not in lengths else 1
