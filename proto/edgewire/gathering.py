@@ -94,5 +94,4 @@ class Tally:
                 continue
             if name not in self._signals:
                 self._signals[name] = _Count(edges, np.zeros(len(edges) + 1, np.int64))
-            counts = self._signals[name].counts
-            counts += signals.bin_counts(of_rows, edges)
+            np.add.at(self._signals[name].counts, signals.bins_at(of_rows, edges), 1)
