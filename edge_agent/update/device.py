@@ -7,12 +7,12 @@ import logging
 import math
 import os
 import random
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_agent.ports import Fetch as Fetcher
+from edge_agent.ports import Hub
 from edge_agent.runtime import RuntimeSettings, ServedModel
 from edge_agent.runtime.launch import Artifact, TrialFailed
 from edge_agent.update import decide
@@ -62,7 +62,7 @@ class DeviceModels:
         self._disk = Disk(folder)
         self._settings = settings or RuntimeSettings()
         self._state = State()
-        self._fetch: Fetcher | None = None
+        self._hub: Hub | None = None
         # Two models may share a file, and the hub gives a device few downloads at once.
         self._download = asyncio.Lock()
         self._trials = asyncio.Semaphore(TRIALS)
@@ -95,16 +95,18 @@ class DeviceModels:
         self._serving, self._tried = {}, {}
         await asyncio.gather(*(entry.served.close() for entry in entries))
 
-    def desire(self, desired: Sequence[edge_pb2.DesiredModel], fetch: Fetcher) -> None:
+    def desire(self, desired: edge_pb2.Desired, hub: Hub) -> None:
         """As `ports.Models.desire`."""
         if self._closed:
             return
-        self._fetch = fetch
-        if len(desired) > MAX_MODELS:
+        self._hub = hub
+        if len(desired.models) > MAX_MODELS:
             _log.warning(
-                "the hub wants %d models of this device; the first %d are run", len(desired), MAX_MODELS
+                "the hub wants %d models of this device; the first %d are run",
+                len(desired.models),
+                MAX_MODELS,
             )
-        self._happened(decide.Desired(tuple(_target(model) for model in desired[:MAX_MODELS])))
+        self._happened(decide.Desired(tuple(_target(model) for model in desired.models[:MAX_MODELS])))
 
     async def infer(self, request: bytes, timeout_s: float) -> bytes:
         """As `ports.Models.infer`."""
@@ -132,6 +134,10 @@ class DeviceModels:
     def states(self) -> list[edge_pb2.ModelState]:
         """As `ports.Models.states`."""
         return [self._described(name, plan) for name, plan in self._state.plans.items()]
+
+    def trials(self) -> list[edge_pb2.Trial]:
+        """As `ports.Models.trials`."""
+        return []
 
     def _described(self, name: str, plan: Plan) -> edge_pb2.ModelState:
         entry = self._serving.get(name)
@@ -286,8 +292,9 @@ class DeviceModels:
             self._happened(decide.Fetched(target))
 
     async def _bring_one(self, digest: str, size: int) -> None:
-        if self._fetch is not None:
-            await fetch_blob(self._disk, digest, size, self._settings.max_artifact_mb * 2**20, self._fetch)
+        if self._hub is not None:
+            limit = self._settings.max_artifact_mb * 2**20
+            await fetch_blob(self._disk, digest, size, limit, self._hub.fetch)
             return
         try:
             if await asyncio.to_thread(self._disk.holds, digest, size):
