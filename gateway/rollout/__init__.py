@@ -1,4 +1,1 @@
-"""PURE. How a model is updated.
-
-loop    one update, from what set it off to the model that is confirmed
-"""
+"""PURE. Which release reaches which device, and when: the gate before a rollout, and the rollout itself."""

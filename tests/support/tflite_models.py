@@ -13,7 +13,7 @@ from ai_edge_litert import schema_py_generated as schema
 from tritonclient.grpc import service_pb2
 
 from edgewire.v1 import edge_pb2
-from gateway.demo.digits import DigitsModel, train
+from gateway.demo.digits import DigitsModel, train_base
 from gateway.demo.tflite import Graph, golden_beside, write_golden
 
 pb: Any = service_pb2
@@ -21,7 +21,7 @@ pb: Any = service_pb2
 
 @cache
 def digits_model() -> DigitsModel:
-    return train()
+    return train_base()
 
 
 @cache
