@@ -92,6 +92,12 @@ class Release:
             return False
 
 
+def signed_slot(model: str, called: str, slot: str) -> str:
+    """The slot in the name of a signed target, for a release of `model` that devices call `called`: models
+    that share a name on devices share no target."""
+    return slot if called == model else f"{model}:{slot}"
+
+
 @dataclass(frozen=True, slots=True)
 class GatherOrder:
     """What is to be gathered of a model's requests. `signals`: edges by name. `training`: where samples
