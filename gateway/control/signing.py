@@ -26,9 +26,17 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from securesystemslib.exceptions import StorageError
-from securesystemslib.signer import CryptoSigner
+from securesystemslib.signer import CryptoSigner  # pyright: ignore[reportPrivateImportUsage]
 from tuf.api.exceptions import RepositoryError
-from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, TargetFile, Targets, Timestamp
+from tuf.api.metadata import (
+    Metadata,
+    MetaFile,  # pyright: ignore[reportPrivateImportUsage]
+    Root,  # pyright: ignore[reportPrivateImportUsage]
+    Snapshot,  # pyright: ignore[reportPrivateImportUsage]
+    TargetFile,  # pyright: ignore[reportPrivateImportUsage]
+    Targets,  # pyright: ignore[reportPrivateImportUsage]
+    Timestamp,  # pyright: ignore[reportPrivateImportUsage]
+)
 from tuf.api.serialization.json import JSONSerializer
 
 from edgewire.targets import target_name

@@ -13,6 +13,8 @@ from enum import StrEnum
 from edgewire.allowed import decode
 from edgewire.places import Place
 
+Key = tuple[str, str]
+"""A release: its model and version."""
 FORMATS = ("tflite", "onnx")
 ANYWHERE = ""
 """`places` of what was made from the operator's own data alone."""

@@ -33,11 +33,19 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LEFT = re.compile(r".+#[0-9]+")
 """What a write that was cut off leaves in a local folder."""
-_WORDS = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up", errno.EFBIG: "file too large"}
+_WORDS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the quota is used up",
+    errno.EFBIG: "file too large",
+}
 
 
 class BlobError(RuntimeError):
     """The store cannot be read or written now, or does not hold what was asked for. One sentence."""
+
+
+class BlobMissing(BlobError):
+    """The store has no such content."""
 
 
 class BlobDamaged(BlobError):
@@ -245,7 +253,7 @@ def _unwritten(error: Exception) -> BlobError:
 
 def _unread(blob: Blob, error: Exception) -> BlobError:
     if isinstance(error, FileNotFoundError | NotFoundError):
-        return BlobError(f"the artifact {blob.digest} is not in the store")
+        return BlobMissing(f"the artifact {blob.digest} is not in the store")
     return BlobError(f"the artifact {blob.digest} cannot be read: {_why(error)}")
 
 

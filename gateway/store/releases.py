@@ -9,11 +9,8 @@ from typing import Any, cast
 from sqlalchemy import delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.core.release import Blob, Reference, Release, ReleaseFile, Stage
+from gateway.core.release import Blob, Key, Reference, Release, ReleaseFile, Stage
 from gateway.store.tables import releases, standing
-
-Key = tuple[str, str]
-"""Model and version."""
 
 
 async def read_releases(connection: AsyncConnection) -> dict[Key, Release]:
