@@ -1,0 +1,65 @@
+"""What rollouts need from their surroundings, as protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.core.config import RolloutConfig
+from gateway.core.evidence import Evidence
+from gateway.core.fleet import DeviceReport
+from gateway.core.release import Release
+
+
+class Releases(Protocol):
+    """The released artifacts and what stands. Every change is on disk before it returns, may be made again,
+    and raises OipError when it cannot be made now."""
+
+    async def find(self, model: str, version: str) -> Release | None:
+        """None for an unknown version."""
+        ...
+
+    async def standing(self, model: str) -> str | None:
+        """The version that stands; None where nothing of the model does."""
+        ...
+
+    async def order_back(self, model: str, version: str) -> None:
+        """Sign a release anew, with an order above every other of the model, so that devices may move to it
+        from any of them. One that is above all of them stays as it is."""
+        ...
+
+    async def stand(self, model: str, version: str) -> None: ...
+
+    async def withdraw(self, model: str, version: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a device of the model stands to a release. `runs_as` is the model's name on the device, `digest`
+    that of the file that it is to run. `why_not` says why it cannot run it, in a clause; "" where it can."""
+
+    runs_as: str
+    digest: str
+    why_not: str = ""
+
+
+Fits = Callable[[Release, DeviceReport], Fit | None]
+"""None for a device that is in no group of the model, or of which a pinned variant says what it runs."""
+
+Fleet = Callable[[], Awaitable[Sequence[DeviceReport]]]
+"""Every device that is enrolled and not revoked."""
+
+EvidenceOf = Callable[[str, str, float, float], Awaitable[Evidence]]
+"""Of a model and version, from one wall time to another (seconds since the epoch)."""
+
+FollowersOf = Callable[[Release], Mapping[str, str]]
+"""Endpoints besides devices whose variants follow the model's standing release: "" where this release can
+go, else why not, in a clause."""
+
+Follow = Callable[[str, str], Awaitable[Mapping[str, str]]]
+"""Bring the followers of a model to a version; returns when they serve it. By endpoint: "" or why it does
+not, in a clause. May be asked again, for the same version or another."""
+
+PlanOf = Callable[[str], RolloutConfig]
+"""How a model's releases are rolled out, as configured now."""
