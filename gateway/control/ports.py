@@ -25,8 +25,8 @@ class Releases(Protocol):
         ...
 
     async def order_back(self, model: str, version: str) -> None:
-        """Sign a release anew, with an order above every other of the model, so that devices may move to it
-        from any of them. One that is above all of them stays as it is."""
+        """Sign a release so that devices may serve it whatever they serve now: with an order above every
+        other of the model, and no longer as a trial. One that is so already stays as it is."""
         ...
 
     async def stand(self, model: str, version: str) -> None: ...
@@ -63,3 +63,20 @@ not, in a clause. May be asked again, for the same version or another."""
 
 PlanOf = Callable[[str], RolloutConfig]
 """How a model's releases are rolled out, as configured now."""
+
+Changed = Callable[[], Awaitable[None]]
+"""Have the hub read its orders anew. Raises OipError when it cannot be told now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """All of it."""
+
+    releases: Releases
+    fleet: Fleet
+    fits: Fits
+    evidence: EvidenceOf
+    followers: FollowersOf
+    follow: Follow
+    plan_of: PlanOf
+    changed: Changed
