@@ -16,22 +16,26 @@ class Releases(Protocol):
     """The released artifacts and what stands. Every change is on disk before it returns, may be made again,
     and raises OipError when it cannot be made now."""
 
-    async def find(self, model: str, version: str) -> Release | None:
-        """None for an unknown version."""
+    def get(self, model: str, version: str) -> Release:
+        """Raises OipError NOT_FOUND."""
         ...
 
-    async def standing(self, model: str) -> str | None:
-        """The version that stands; None where nothing of the model does."""
+    def standing(self) -> Mapping[str, str]:
+        """The version that stands, by model."""
         ...
 
-    async def order_back(self, model: str, version: str) -> None:
+    async def judged(self, model: str, version: str, passed: bool) -> Release:
+        """A word on a candidate: without one it cannot be ordered."""
+        ...
+
+    async def order_back(self, model: str, version: str) -> Release:
         """Sign a release so that devices may serve it whatever they serve now: with an order above every
         other of the model, and no longer as a trial. One that is so already stays as it is."""
         ...
 
-    async def stand(self, model: str, version: str) -> None: ...
+    async def stand(self, model: str, version: str) -> Release: ...
 
-    async def withdraw(self, model: str, version: str) -> None: ...
+    async def withdraw(self, model: str, version: str) -> Release: ...
 
 
 @dataclass(frozen=True, slots=True)

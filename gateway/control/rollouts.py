@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -114,14 +114,15 @@ class Rollouts:
         async with self._turn:
             if source != OPERATOR and (known := self._of_source(model, version, source)):
                 return known
-            releases = self._outside.releases
-            release = await releases.find(model, version)
-            old = await releases.standing(model)
-            release = self._may_start(model, version, release, old, force)
+            release = self._outside.releases.get(model, version)
+            old = self._outside.releases.standing().get(model, "")
+            self._may_start(release, old, force)
             fleet = sights_of(release, await self._outside.fleet(), self._outside.fits)
             self._has_takers(release, fleet)
+            if release.stage is Stage.CANDIDATE:
+                await self._outside.releases.judged(model, version, passed=False)
             state, commands = begin(
-                self._new_id(), model, old or "", version, self._outside.plan_of(model), fleet, self._wall(),
+                self._new_id(), model, old, version, self._outside.plan_of(model), fleet, self._wall(),
                 source=source, forced=release.stage is not Stage.PASSED,
             )  # fmt: skip
             await self._write(state)
@@ -173,20 +174,17 @@ class Rollouts:
                 except OipError as error:
                     logger.warning("rollout %s waits: %s", id, error.message)
 
-    async def _go_on(self, id: str, devices: tuple[DeviceReport, ...] | Any) -> None:
+    async def _go_on(self, id: str, devices: Sequence[DeviceReport]) -> None:
         await self._carry_out(id, outstanding(self._open[id]))
         if id in self._open:
-            state = self._open[id]
-            await self._happen(id, await self._look(state, devices))
+            await self._happen(id, await self._look(self._open[id], devices))
 
-    async def _look(self, state: State, devices: Any) -> Seen:
+    async def _look(self, state: State, devices: Sequence[DeviceReport]) -> Seen:
         releases, evidence = self._outside.releases, self._outside.evidence
-        release = await releases.find(state.model, state.new)
-        if release is None:
-            raise OipError(Reason.UNAVAILABLE, f"{state.model} has no release {state.new} any more")
+        release = releases.get(state.model, state.new)
         fleet = sights_of(release, devices, self._outside.fits)
         now, since = self._wall(), state.wave_began
-        old = await releases.find(state.model, state.old) if state.old else None
+        old = releases.get(state.model, state.old) if state.old else None
         edges, usual = confidence_edges(release), confidence_edges(old)
         return Seen(
             fleet,
@@ -302,29 +300,21 @@ class Rollouts:
             None,
         )
 
-    def _may_start(
-        self, model: str, version: str, release: Release | None, old: str | None, force: bool
-    ) -> Release:
+    def _may_start(self, release: Release, old: str, force: bool) -> None:
         """Raises OipError where it may not."""
-        what = f"version {version} of {model}"
-        if release is None:
-            raise OipError(
-                Reason.NOT_FOUND,
-                f"no release {shown(version)} of model {shown(model)}: `tidegate models list` shows them",
-            )
+        model, what = release.model, f"version {release.version} of {release.model}"
         other = next((state for state in self._open.values() if state.model == model), None)
         if other is not None:
             raise OipError(
                 Reason.CONFLICT,
                 f"rollout {other.id} of {model} to version {other.new} is under way: wait for it, or abort it",
             )
-        if old == version:
+        if old == release.version:
             raise OipError(Reason.CONFLICT, f"{what} stands already")
         if release.stage is Stage.WITHDRAWN:
             raise OipError(Reason.CONFLICT, f"{what} was rolled back: release its files as a new version")
         if release.stage is not Stage.PASSED and not force:
             raise OipError(Reason.CONFLICT, f"{what} {_gate(release)}; only by force is it rolled out")
-        return release
 
     def _has_takers(self, release: Release, fleet: Fleet) -> None:
         """Raises OipError where nothing can take the release."""
