@@ -6,4 +6,5 @@ running    the configuration, endpoints and models as they are
 routing    dry runs and decision records
 measuring  measuring variants that only the gateway itself reaches
 devices    tokens, enrolled devices, drain and revocation
+updates    drift, and what is done about it
 """

@@ -63,6 +63,12 @@ class MeasureQuery(Body):
     version: Text = ""
 
 
+class UpdateQuery(Body):
+    """The model that is to be updated."""
+
+    model: Annotated[Text, Field(min_length=1)]
+
+
 class ControlPlane(Protocol):
     """What the operator API asks for. Views are JSON-ready; failures are OipError."""
 
@@ -95,3 +101,19 @@ class ControlPlane(Protocol):
         ...
 
     async def measurement(self, number: str) -> dict[str, Any]: ...
+
+    async def updates_view(self) -> dict[str, Any]: ...
+
+    async def update_view(self, id: str) -> dict[str, Any]: ...
+
+    async def start_update(self, model: str) -> dict[str, Any]:
+        """Begin an update without drift; returns at once."""
+        ...
+
+    async def cancel_update(self, id: str) -> dict[str, Any]: ...
+
+    async def retry_update(self, id: str) -> dict[str, Any]: ...
+
+    async def samples_view(self, model: str) -> list[dict[str, Any]]:
+        """What is known of each sample, but never what is in it."""
+        ...

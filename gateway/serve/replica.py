@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from ray.exceptions import RayError
@@ -17,6 +18,7 @@ from gateway.serve.own_loop import OwnLoop
 from gateway.serve.passage import CALL_TIMEOUT_S
 from gateway.serve.runtime import Runtime
 from gateway.serve.settings import ReplicaSettings
+from gateway.telemetry.metrics import ToldGauge
 
 HUB_WAIT_S = 5.0
 
@@ -71,6 +73,9 @@ class DataPlane:
 
     async def decision(self, decision_id: str) -> dict[str, Any]:
         return await answered(self._own.run(self._runtime.decision(decision_id)))
+
+    async def gauges(self, rows: Sequence[ToldGauge]) -> dict[str, Any]:
+        return await answered(self._own.run(self._runtime.gauges(rows)))
 
     async def measure(self, endpoint: str, model: str, version: str) -> dict[str, Any]:
         return await answered(self._own.run(self._runtime.measure(endpoint, model, version)))

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import gateway
@@ -35,6 +35,7 @@ from gateway.serve.scrape_listener import ScrapeListener
 from gateway.serve.settings import ReplicaSettings
 from gateway.store.profiles import ProfileStore
 from gateway.telemetry import Telemetry
+from gateway.telemetry.metrics import ToldGauge
 from oip.errors import OipError
 from oip.names import shown
 from oip.reasons import Reason
@@ -195,6 +196,10 @@ class Runtime:
 
     async def decision(self, decision_id: str) -> dict[str, Any] | None:
         return self._records.get(decision_id)
+
+    async def gauges(self, rows: Sequence[ToldGauge]) -> None:
+        """Metrics that control alone knows, in place of what it told before."""
+        self._telemetry.metrics.told(rows)
 
     async def measure(self, endpoint: str, model: str, version: str) -> dict[str, Any]:
         """Begin to measure a variant, as its endpoint names it. Raises OipError."""
