@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from edgewire.v1 import edge_pb2
 from gateway.core.config import Config, ModelConfig, VariantConfig
+from gateway.core.config.models import FIRST_VERSION
 from gateway.edgehub.groups import EdgeConfig, may_share_devices, selects
 from gateway.edgehub.ports import ArtifactFile
 
@@ -53,7 +54,7 @@ def offers(config: Config) -> Iterator[Offer]:
     for model, variant in _variants(config):
         group = groups.get(variant.endpoint)
         if group is not None and variant.artifact is not None:
-            yield Offer(group, variant.model or model.name, variant.served_version or "", variant)
+            yield Offer(group, variant.model or model.name, variant.version or FIRST_VERSION, variant)
 
 
 def desired_of(
