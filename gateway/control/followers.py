@@ -61,11 +61,16 @@ class Followers:
         again all the same."""
         release = self._release(model, version)
         self._wanted[model] = version
-        async with self._turns.setdefault(model, asyncio.Lock()):
+        self._told.pop(model, None)
+        async with self._turn(model):
             told = await self._tell(release)
             if self._wanted[model] == version:
                 self._told[model] = told
             return told
+
+    def wanted(self) -> Mapping[str, Release]:
+        """What endpoints are to serve, by model: for a data plane that starts."""
+        return {model: self._release(model, version) for model, version in self._wanted.items()}
 
     def view(self) -> Mapping[str, Told]:
         """What came of it last, by model."""
@@ -73,14 +78,25 @@ class Followers:
 
     async def _keep(self) -> None:
         while True:
-            for model, version in list(self._wanted.items()):
-                told = self._told.get(model)
-                if told is not None and not any(told.values()):
-                    continue
+            for model in list(self._wanted):
                 try:
-                    for endpoint, why in (await self.follow(model, version)).items():
-                        if why and (told is None or told.get(endpoint) != why):
-                            logger.warning("%s does not serve %s %s: %s", endpoint, model, version, why)
+                    async with self._turn(model):
+                        await self._bring(model)
                 except OipError as error:
                     logger.debug("followers of %s: %s", model, error.message)
             await asyncio.sleep(AGAIN_S)
+
+    async def _bring(self, model: str) -> None:
+        before, version = self._told.get(model), self._wanted[model]
+        if before is not None and not any(before.values()):
+            return
+        told = await self._tell(self._release(model, version))
+        if self._wanted[model] != version:
+            return
+        self._told[model] = told
+        for endpoint, why in told.items():
+            if why and (before or {}).get(endpoint) != why:
+                logger.warning("%s does not serve version %s of %s: %s", endpoint, version, model, why)
+
+    def _turn(self, model: str) -> asyncio.Lock:
+        return self._turns.setdefault(model, asyncio.Lock())
