@@ -22,6 +22,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.core.fleet import TrialReport
+from gateway.rollout.gate import Rule
 
 MAX_TRIALS = 3
 """Devices of a group that a release is offered to for a trial, one after another, before nobody is left
@@ -108,18 +109,6 @@ class Trial:
     outcome: str = ""
     reason: str = ""
     report: TrialReport | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """`passed` None: there was by nature nothing to look at, and the rule does not refuse. `value` and
-    `bound` are None where there is no one number."""
-
-    name: str
-    passed: bool | None
-    sentence: str
-    value: float | None = None
-    bound: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.fleet import TrialReport
+from gateway.rollout.gate import Rule
 from gateway.rollout.loop import (
     ENDS,
     MAX_TRIALS,
@@ -33,7 +34,6 @@ from gateway.rollout.loop import (
     Retrying,
     Roll,
     RolloutSeen,
-    Rule,
     Rules,
     SamplesSeen,
     Stop,
