@@ -25,6 +25,7 @@ from gateway.frontends.http_lane import HttpLane
 from gateway.pipeline.director import Director
 from gateway.pipeline.dispatch import Dispatcher
 from gateway.pipeline.monitor import Monitor
+from gateway.pipeline.observer import Desk, Observer, observed
 from gateway.pipeline.records import DecisionRing
 from gateway.pipeline.state import ReplicaState
 from gateway.routing.record import to_record
@@ -55,9 +56,10 @@ CALLERS_MISTAKES = frozenset(
 
 
 class Runtime:
-    """One replica's endpoints, state, pipeline and listeners. Everything runs on the loop of `start`."""
+    """One replica's endpoints, state, pipeline and listeners. Everything runs on the loop of `start`. What
+    it observes goes to `desk`; None: nothing is observed."""
 
-    def __init__(self, settings: ReplicaSettings, operator: OperatorCall) -> None:
+    def __init__(self, settings: ReplicaSettings, operator: OperatorCall, desk: Desk | None = None) -> None:
         self._settings = settings
         self._operator = operator
         self._state = ReplicaState(settings.config, settings.revision)
@@ -67,7 +69,9 @@ class Runtime:
         self._profiles_seen: object = None
         self._endpoints: dict[str, Endpoint] = {}
         self._monitors: dict[str, Monitor] = {}
-        dispatcher = Dispatcher(self._state, self._endpoints, self._lost, time.monotonic)
+        watched = None if desk is None or not observed(settings.config) else desk
+        self._observer = None if watched is None else Observer(settings.config, watched)
+        dispatcher = Dispatcher(self._state, self._endpoints, self._lost, time.monotonic, self._observer)
         self._director = Director(
             settings.config, self._state, self._endpoints, dispatcher, self._records, self._telemetry
         )
@@ -89,6 +93,9 @@ class Runtime:
             self._opened.push_async_callback(asyncio.to_thread, self._telemetry.shutdown)
             self._telemetry.metrics.config_revision(self._settings.revision)
             self._read_profiles()
+            if self._observer is not None:
+                self._observer.start()
+                self._opened.push_async_callback(self._observer.close)
             await self._start_endpoints()
             await self._start_listeners()
         except BaseException:

@@ -21,6 +21,8 @@ from gateway.core.config.wording import words
 from gateway.core.plugins import discover
 
 MAX_BYTES = 2**20
+DETECTORS = "gateway.drift"
+"""The package of drift detectors, one file each."""
 _NOT_TEXT = frozenset({"float_type", "int_type", "bool_type"})
 
 Kinds = Mapping[str, type[EndpointConfig]]
@@ -90,6 +92,7 @@ def parse(text: str, name: str, kinds: Kinds, environ: Mapping[str, str], base_d
     root, findings = served.strip(source.tree)
     findings += checks.references(root)
     findings += checks.sense(root)
+    findings += _detectors(root)
     findings += _settle_artifacts(root, base_dir)
     findings += _settle_updates(root, base_dir)
     config, objections = _build(root, kinds, source)
@@ -99,6 +102,16 @@ def parse(text: str, name: str, kinds: Kinds, environ: Mapping[str, str], base_d
     if problems or config is None:
         raise ConfigError(problems)
     return Loaded(config, source)
+
+
+def _detectors(root: dict[str, object]) -> Iterator[Finding]:
+    """Updates whose drift detector there is none of."""
+    known = sorted(discover(DETECTORS))
+    for index, item in enumerate(_list(root.get("updates"))):
+        named = _mapping(_mapping(item).get("drift")).get("detector")
+        if isinstance(named, str) and named and named not in known:
+            message = f"unknown detector {show(named)}{checks.hint(named, known)}"
+            yield Finding(("updates", index, "drift", "detector"), message)
 
 
 def _settle_artifacts(root: dict[str, object], base_dir: Path) -> Iterator[Finding]:

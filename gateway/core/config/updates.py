@@ -147,3 +147,11 @@ class UpdateConfig(Strict):
     """None: drift is told, and nothing is trained."""
     gate: GateConfig = GateConfig()
     rollout: RolloutConfig = RolloutConfig()
+
+
+def report_interval_s(updates: Sequence[UpdateConfig]) -> float:
+    """How often devices and gateways are to report, 1 to 60 s: so that the shortest window of drift has ten
+    reports, and the shortest soak three. Evidence is kept as fine as that."""
+    windows = [update.drift.window_s / 10 for update in updates]
+    soaks = [update.rollout.soak_s / 3 for update in updates]
+    return max(1.0, min([60.0, *windows, *soaks]))
