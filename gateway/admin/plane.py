@@ -63,6 +63,14 @@ class MeasureQuery(Body):
     version: Text = ""
 
 
+class RolloutQuery(Body):
+    """Which release to roll out; `force`: even if its gate did not pass it."""
+
+    model: Annotated[Text, Field(min_length=1)]
+    version: Annotated[Text, Field(min_length=1)]
+    force: bool = False
+
+
 class ControlPlane(Protocol):
     """What the operator API asks for. Views are JSON-ready; failures are OipError."""
 
@@ -95,3 +103,17 @@ class ControlPlane(Protocol):
         ...
 
     async def measurement(self, number: str) -> dict[str, Any]: ...
+
+    async def rollouts_view(self) -> list[dict[str, Any]]: ...
+
+    async def rollout_view(self, id: str) -> dict[str, Any]: ...
+
+    async def start_rollout(self, query: RolloutQuery) -> dict[str, Any]:
+        """Begin a rollout; its view."""
+        ...
+
+    async def pause_rollout(self, id: str) -> dict[str, Any]: ...
+
+    async def resume_rollout(self, id: str) -> dict[str, Any]: ...
+
+    async def abort_rollout(self, id: str) -> dict[str, Any]: ...
