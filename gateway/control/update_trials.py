@@ -41,9 +41,7 @@ def fleet_seen(
     )
 
 
-def why_not(
-    config: Config, release: Release, devices: Sequence[DeviceReport], fits: Fits
-) -> dict[str, str]:
+def why_not(config: Config, release: Release, devices: Sequence[DeviceReport], fits: Fits) -> dict[str, str]:
     """Every device that is to run the release, and why it cannot, "" for one that can."""
     return {device.name: fit.why_not for device, _, fit in _fitting(config, release, devices, fits)}
 

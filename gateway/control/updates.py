@@ -135,7 +135,8 @@ class Updates:
             self._free(model)
             if not self._updates_itself(model):
                 raise OipError(
-                    Reason.CONFLICT, f"the update of {shown(model)} has no trainer: add train to it in the file"
+                    Reason.CONFLICT,
+                    f"the update of {shown(model)} has no trainer: add train to it in the file",
                 )
             return self.view(await self._begin(model, Cause(Origin.OPERATOR)))
 
@@ -406,7 +407,9 @@ class Updates:
 
     def _rules(self, state: Update) -> Rules:
         update = self._work.configured(state.model)
-        waits_for = 0 if update.samples.collect == "none" or update.train is None else update.train.min_samples
+        waits_for = (
+            0 if update.samples.collect == "none" or update.train is None else update.train.min_samples
+        )
         return Rules(
             waits_for,
             update.rollout.device_timeout_s,
@@ -426,7 +429,8 @@ class Updates:
         for state in self._states.values():
             if state.open and state.model == model and state.cause.origin is not Origin.PUSH:
                 raise OipError(
-                    Reason.CONFLICT, f"update {state.id} of {shown(model)} is under way: wait for it, or cancel it"
+                    Reason.CONFLICT,
+                    f"update {state.id} of {shown(model)} is under way: wait for it, or cancel it",
                 )
 
     def _known(self, model: str) -> Any:

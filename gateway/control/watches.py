@@ -40,7 +40,7 @@ class Watch:
 
     signal: str
     detector: str
-    drift: Drift = Drift()
+    drift: Drift = field(default_factory=Drift)
     values: int = 0
     history: tuple[tuple[float, float], ...] = ()
     over_since: float | None = None
