@@ -69,6 +69,14 @@ class UpdateQuery(Body):
     model: Annotated[Text, Field(min_length=1)]
 
 
+class RolloutQuery(Body):
+    """Which release to roll out; `force`: even if its gate did not pass it."""
+
+    model: Annotated[Text, Field(min_length=1)]
+    version: Annotated[Text, Field(min_length=1)]
+    force: bool = False
+
+
 class ControlPlane(Protocol):
     """What the operator API asks for. Views are JSON-ready; failures are OipError."""
 
@@ -117,3 +125,17 @@ class ControlPlane(Protocol):
     async def samples_view(self, model: str) -> list[dict[str, Any]]:
         """What is known of each sample, but never what is in it."""
         ...
+
+    async def rollouts_view(self) -> list[dict[str, Any]]: ...
+
+    async def rollout_view(self, id: str) -> dict[str, Any]: ...
+
+    async def start_rollout(self, query: RolloutQuery) -> dict[str, Any]:
+        """Begin a rollout; its view."""
+        ...
+
+    async def pause_rollout(self, id: str) -> dict[str, Any]: ...
+
+    async def resume_rollout(self, id: str) -> dict[str, Any]: ...
+
+    async def abort_rollout(self, id: str) -> dict[str, Any]: ...

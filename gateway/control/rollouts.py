@@ -45,7 +45,7 @@ from gateway.rollout.messages import (
     Withdraw,
     Withdrawn,
 )
-from gateway.rollout.state import State, from_document, to_document
+from gateway.rollout.state import RUNNING, State, from_document, to_document
 from gateway.rollout.turning import outstanding
 from gateway.rollout.view import view_of
 from gateway.store.tables import rollouts
@@ -82,6 +82,7 @@ class Rollouts:
         self._open: dict[str, State] = {}
         self._ended: dict[str, dict[str, Any]] = {}
         self._written: dict[str, float] = {}
+        self._trouble: dict[str, str] = {}
         self._following: dict[str, asyncio.Task[None]] = {}
         self._untold = False
         self._turn = asyncio.Lock()
@@ -143,12 +144,13 @@ class Rollouts:
 
     def views(self) -> list[dict[str, Any]]:
         """Every rollout as `gateway.rollout.view` tells it, the newest first."""
-        found = [*self._ended.values(), *(view_of(state) for state in self._open.values())]
+        found = [*self._ended.values(), *(self.view(id) for id in self._open)]
         return sorted(found, key=lambda view: view["began_at"], reverse=True)
 
     def view(self, id: str) -> dict[str, Any]:
         if id in self._open:
-            return view_of(self._open[id])
+            view, trouble = view_of(self._open[id]), self._trouble.get(id)
+            return view if trouble is None else {**view, "waits_for": trouble}
         if id in self._ended:
             return self._ended[id]
         raise OipError(Reason.NOT_FOUND, f"no rollout {shown(id)}: unknown, or too old")
@@ -169,29 +171,28 @@ class Rollouts:
                 logger.warning("the rollouts wait: %s", error.message)
                 return
             for id in list(self._open):
+                await self._carry_out(id, outstanding(self._open[id]))
                 try:
-                    await self._go_on(id, devices)
+                    if id in self._open:
+                        await self._happen(id, await self._look(self._open[id], devices))
                 except OipError as error:
+                    self._trouble[id] = error.message
                     logger.warning("rollout %s waits: %s", id, error.message)
-
-    async def _go_on(self, id: str, devices: Sequence[DeviceReport]) -> None:
-        await self._carry_out(id, outstanding(self._open[id]))
-        if id in self._open:
-            await self._happen(id, await self._look(self._open[id], devices))
 
     async def _look(self, state: State, devices: Sequence[DeviceReport]) -> Seen:
         releases, evidence = self._outside.releases, self._outside.evidence
         release = releases.get(state.model, state.new)
         fleet = sights_of(release, devices, self._outside.fits)
+        if state.phase not in RUNNING:
+            return Seen(fleet)
         now, since = self._wall(), state.wave_began
-        old = releases.get(state.model, state.old) if state.old else None
-        edges, usual = confidence_edges(release), confidence_edges(old)
-        return Seen(
-            fleet,
-            figures_of(await evidence(state.model, state.new, since, now), edges),
-            figures_of(await evidence(state.model, state.old, since, now), usual),
-            figures_of(await evidence(state.model, state.old, state.began - BEFORE_S, state.began), usual),
-        )
+        new = figures_of(await evidence(state.model, state.new, since, now), confidence_edges(release))
+        if not state.old:
+            return Seen(fleet, new)
+        edges = confidence_edges(releases.get(state.model, state.old))
+        old = await evidence(state.model, state.old, since, now)
+        before = await evidence(state.model, state.old, state.began - BEFORE_S, state.began)
+        return Seen(fleet, new, figures_of(old, edges), figures_of(before, edges))
 
     async def _tell(self, id: str, event: Pause | Resume | Abort) -> dict[str, Any]:
         async with self._turn:
@@ -220,40 +221,47 @@ class Rollouts:
             self._untold = True
         await self._carry_out(id, commands)
 
-    async def _carry_out(self, id: str, commands: tuple[Command, ...]) -> None:
-        """Stops at the first that cannot be done now; `outstanding` has it again."""
-        releases = self._outside.releases
-        for command in commands:
-            if isinstance(command, Announce):
-                logger.info("rollout %s: %s", id, command.text)
-                continue
-            if isinstance(command, Move | MoveBack):
-                self._untold = True
-                continue
-            if isinstance(command, Follow):
-                self._begin_to_follow(id, command)
-                continue
-            model = self._open[id].model
-            match command:
-                case Order(version):
-                    await releases.order_back(model, version)
-                    answer: Event = Ordered(version)
-                case Withdraw(version):
-                    await releases.withdraw(model, version)
-                    answer = Withdrawn()
-                case Stand(version):
-                    await releases.stand(model, version)
-                    answer = Stood()
-            self._untold = True
-            await self._happen(id, answer)
+    async def _carry_out(self, id: str, commands: Sequence[Command]) -> None:
+        """Stops at the first that cannot be done now: `outstanding` tells it again."""
+        self._trouble.pop(id, None)
+        try:
+            for command in commands:
+                await self._do(id, command)
+        except OipError as error:
+            self._trouble[id] = error.message
+            logger.warning("rollout %s waits: %s", id, error.message)
         if self._untold:
             await self._spread()
 
-    def _begin_to_follow(self, id: str, command: Follow) -> None:
+    async def _do(self, id: str, command: Command) -> None:
+        releases = self._outside.releases
+        match command:
+            case Announce(text):
+                logger.info("rollout %s: %s", id, text)
+            case Move() | MoveBack():
+                self._untold = True
+            case Follow(version):
+                self._begin_to_follow(id, version)
+            case Order(version):
+                await releases.order_back(self._open[id].model, version)
+                await self._done(id, Ordered(version))
+            case Withdraw(version):
+                await releases.withdraw(self._open[id].model, version)
+                await self._done(id, Withdrawn())
+            case Stand(version):
+                await releases.stand(self._open[id].model, version)
+                await self._done(id, Stood())
+
+    async def _done(self, id: str, answer: Ordered | Withdrawn | Stood) -> None:
+        """What devices are told differs by it."""
+        self._untold = True
+        await self._happen(id, answer)
+
+    def _begin_to_follow(self, id: str, version: str) -> None:
         """One at a time: what is under way for another version ends first."""
         if id not in self._following:
-            task = asyncio.create_task(self._follow(id, self._open[id].model, command.version))
-            self._following[id] = task
+            follow = self._follow(id, self._open[id].model, version)
+            self._following[id] = asyncio.create_task(follow, name=f"follow {id}")
 
     async def _follow(self, id: str, model: str, version: str) -> None:
         try:

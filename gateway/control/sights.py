@@ -22,9 +22,9 @@ def sights_of(release: Release, devices: Iterable[DeviceReport], fits: Fits) -> 
     }
 
 
-def confidence_edges(release: Release | None) -> Sequence[float]:
+def confidence_edges(release: Release) -> Sequence[float]:
     """Of the bins that a release's confidence is counted in."""
-    reference = None if release is None else release.reference.get(CONFIDENCE)
+    reference = release.reference.get(CONFIDENCE)
     return default_edges(CONFIDENCE) if reference is None else reference.edges
 
 

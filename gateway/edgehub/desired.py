@@ -47,7 +47,7 @@ class Offer(NamedTuple):
     @property
     def work(self) -> tuple[object, ...]:
         """What the device would have to do: two offers that agree in this are no conflict."""
-        return self.model, self.called, self.pinned, self.variant.artifact, self.variant.batching
+        return self.called, self.pinned, self.variant.artifact, self.variant.batching
 
 
 class Conflict(NamedTuple):

@@ -14,14 +14,34 @@ run, with the number it had).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from gateway.core.fleet import TrialReport
+from gateway.rollout.gate import Rule
+from gateway.rollout.loop_messages import (
+    Abort,
+    Cancel,
+    Command,
+    DriftSeen,
+    Event,
+    FleetSeen,
+    GroupSeen,
+    Judge,
+    Judged,
+    Measure,
+    Measured,
+    Progress,
+    Resumed,
+    Retrying,
+    Roll,
+    RolloutSeen,
+    SamplesSeen,
+    Stop,
+    Train,
+    Trained,
+    WorkFailed,
+)
+from gateway.rollout.loop_state import Cause, Origin, Phase, Rules, Trial, Update
 
 MAX_TRIALS = 3
 """Devices of a group that a release is offered to for a trial, one after another, before nobody is left
@@ -30,303 +50,6 @@ MAX_WORDS = 500
 """Longest sentence that is kept of what others say."""
 
 
-class Phase(StrEnum):
-    GATHERING = "gathering"
-    """Waits for labelled samples."""
-    TRAINING = "training"
-    MEASURING = "measuring"
-    """Measures the release on held-out data."""
-    TRYING = "trying"
-    """Has one real device of each group try it."""
-    DECIDING = "deciding"
-    """Asks the gate."""
-    ROLLING = "rolling"
-    WATCHING = "watching"
-    """Everything has the release; does the drift end?"""
-    RECOVERED = "recovered"
-    NOT_RECOVERED = "not recovered"
-    PASSED = "passed"
-    """The end of a pushed release that may be rolled out."""
-    REFUSED = "refused"
-    ROLLED_BACK = "rolled back"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-ENDS = frozenset(
-    {
-        Phase.RECOVERED,
-        Phase.NOT_RECOVERED,
-        Phase.PASSED,
-        Phase.REFUSED,
-        Phase.ROLLED_BACK,
-        Phase.FAILED,
-        Phase.CANCELLED,
-    }
-)
-
-
-class Origin(StrEnum):
-    DRIFT = "drift"
-    OPERATOR = "operator"
-    PUSH = "push"
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """What set an update off. Of drift: the signal and its score, the sites that drift, and when the score
-    was first at its threshold (wall time, 0: not known)."""
-
-    origin: Origin
-    signal: str = ""
-    score: float = 0.0
-    threshold: float = 0.0
-    sites: tuple[str, ...] = ()
-    since: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """As configured now. `samples`: labelled ones that a run waits for. `trains`: whether there is a trainer
-    at all. `trial_s`: how long a device has for a trial; `watch_s`: how long is waited for enough values of
-    the new version."""
-
-    samples: int
-    trial_s: float
-    watch_s: float
-    trains: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A device's trial. `outcome`: "" while it is under way, else passed, failed, late or gone; `reason` is a
-    sentence of the device's."""
-
-    group: str
-    device: str
-    began: float
-    outcome: str = ""
-    reason: str = ""
-    report: TrialReport | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """`passed` None: there was by nature nothing to look at, and the rule does not refuse. `value` and
-    `bound` are None where there is no one number."""
-
-    name: str
-    passed: bool | None
-    sentence: str
-    value: float | None = None
-    bound: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """All there is to know of an update. Instants are wall time, in seconds since the epoch.
-
-    `times`: each phase it has been in with the instant it came there. `attempt`: the training run's number
-    from 1. `quality` is what was measured, the gate's own affair. `failures`: why earlier attempts failed.
-    `waits`: what it waits for, in a clause; `outcome`: how it ended, in a sentence.
-    """
-
-    id: str
-    model: str
-    cause: Cause
-    phase: Phase
-    times: tuple[tuple[Phase, float], ...]
-    attempt: int = 0
-    failures: tuple[str, ...] = ()
-    labelled: int = 0
-    kept: int = 0
-    version: str = ""
-    quality: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    trials: tuple[Trial, ...] = ()
-    rules: tuple[Rule, ...] = ()
-    rollout: str = ""
-    score_after: float | None = None
-    waits: str = ""
-    outcome: str = ""
-    cancelled: bool = False
-    """It is to end as soon as its rollout has ended."""
-
-    @property
-    def open(self) -> bool:
-        return self.phase not in ENDS
-
-    def at(self, phase: Phase) -> float | None:
-        """When it last came to a phase; None where it never did."""
-        return next((at for known, at in reversed(self.times) if known is phase), None)
-
-    @property
-    def loop_s(self) -> float | None:
-        """From the first score over its threshold to the recovered model; None before, and without drift."""
-        recovered = self.at(Phase.RECOVERED)
-        return None if recovered is None or not self.cause.since else recovered - self.cause.since
-
-    @property
-    def trying(self) -> tuple[Trial, ...]:
-        """Trials under way."""
-        return tuple(t for t in self.trials if not t.outcome) if self.phase is Phase.TRYING else ()
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """Control has come back."""
-
-
-@dataclass(frozen=True, slots=True)
-class SamplesSeen:
-    """How many samples there are now; `wanting` says what keeps the others from being labelled, in a clause,
-    "" for nothing."""
-
-    labelled: int
-    kept: int
-    wanting: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """A run ended well, and what came of it is the release `version`."""
-
-    version: str
-
-
-@dataclass(frozen=True, slots=True)
-class Retrying:
-    """The attempt failed, and there is another."""
-
-    attempt: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """`rules`: those of the gate that can be told by then; one that refuses ends the update before a device
-    is asked for a trial."""
-
-    quality: Mapping[str, Any]
-    rules: tuple[Rule, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class WorkFailed:
-    """What an update cannot do without could not be done. `phase` is the one whose work it was."""
-
-    phase: Phase
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSeen:
-    """A group's devices: how many there are that could take the release, those of them that are connected,
-    by name, and what those that were asked for a trial say."""
-
-    able: int
-    connected: tuple[str, ...]
-    reports: Mapping[str, TrialReport] = field(default_factory=dict[str, TrialReport])
-
-
-@dataclass(frozen=True, slots=True)
-class FleetSeen:
-    """By group: every device group that is to run the release."""
-
-    groups: Mapping[str, GroupSeen]
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    rules: tuple[Rule, ...]
-
-
-class Progress(StrEnum):
-    OPEN = "open"
-    DONE = "done"
-    UNDONE = "undone"
-    """It ended, and what it did was taken back: halted, or aborted."""
-    NONE = "none"
-    """There is no rollout of this update."""
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutSeen:
-    """`words`: what it waits for while it is open, why it was undone afterwards."""
-
-    id: str
-    progress: Progress
-    words: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DriftSeen:
-    """The drift of the new version. `score`: None while there are too few values, of which `words` tells."""
-
-    score: float | None
-    drifting: bool
-    words: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    """By the operator."""
-
-
-Event = (
-    Resumed
-    | SamplesSeen
-    | Trained
-    | Retrying
-    | Measured
-    | WorkFailed
-    | FleetSeen
-    | Judged
-    | RolloutSeen
-    | DriftSeen
-    | Cancel
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Train:
-    """Begin a run, and add what comes of it as a release; a release of this update that is there already is
-    what came of it."""
-
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    version: str
-
-
-@dataclass(frozen=True, slots=True)
-class Judge:
-    """Ask the gate, and put its word on the release."""
-
-    version: str
-
-
-@dataclass(frozen=True, slots=True)
-class Roll:
-    """Start the rollout, where this update has none yet."""
-
-    version: str
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """End this update's rollout, if there is one."""
-
-    version: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """End whatever work is under way for the update."""
-
-
-Command = Train | Measure | Judge | Roll | Abort | Stop
 Step = tuple[Update, tuple[Command, ...]]
 
 
@@ -352,22 +75,6 @@ def step(state: Update, event: Event, now: float, rules: Rules) -> Step:
     return _PHASES[state.phase](state, event, now, rules)
 
 
-def from_document(document: object) -> Update:
-    """What `to_document` gave. Raises ValueError for anything else."""
-    try:
-        return _ADAPTER.validate_python(document)
-    except ValidationError as error:
-        raise ValueError(f"this is no state of an update: {error.error_count()} errors") from None
-
-
-def to_document(state: Update) -> dict[str, Any]:
-    """Plain data, for JSON."""
-    return _ADAPTER.dump_python(state, mode="json")
-
-
-_ADAPTER: TypeAdapter[Update] = TypeAdapter(Update)
-
-
 def _commands(state: Update) -> tuple[Command, ...]:
     """What a phase wants done."""
     if state.phase is Phase.TRAINING:
@@ -387,7 +94,8 @@ def _to(state: Update, phase: Phase, now: float, **changes: Any) -> Step:
 
 
 def _end(state: Update, phase: Phase, outcome: str, now: float, **changes: Any) -> Step:
-    return _to(state, phase, now, outcome=outcome[:MAX_WORDS], **changes)
+    said = outcome.strip() or "It failed, and does not say why."
+    return _to(state, phase, now, outcome=said[:MAX_WORDS], **changes)
 
 
 def _cancelled(state: Update, now: float) -> Step:

@@ -151,15 +151,15 @@ def _waving(state: State, fleet: Fleet, now: float) -> Step:
 
 
 def _watching(state: State, fleet: Fleet, now: float) -> Step:
+    of_devices = state.wave < len(state.plan.waves)
+    if of_devices and not state.confirmed:
+        state = replace(state, phase=Phase.MOVING, soak_began=None)
     if busy := devices.busy(state, fleet):
         return _lacking(state, f"{busy} devices to serve the new version"), ()
     if state.phase is Phase.FOLLOWING:
         return _following(state, now)
-    if state.wave < len(state.plan.waves):
-        if not state.confirmed:
-            state = replace(state, phase=Phase.MOVING, soak_began=None)
-        if not devices.watched(state, fleet):
-            return _lacking(state, _nobody(state)), ()
+    if of_devices and not devices.watched(state, fleet):
+        return _lacking(state, _nobody(state)), ()
     if state.phase is Phase.MOVING:
         text = f"{_name(state)}: {len(state.confirmed)} devices serve version {state.new}; now it is watched"
         soaking = replace(state, phase=Phase.SOAKING, soak_began=state.look.clock)

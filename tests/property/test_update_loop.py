@@ -10,13 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.fleet import TrialReport
-from gateway.rollout.loop import (
-    ENDS,
-    MAX_TRIALS,
-    MAX_WORDS,
+from gateway.rollout.gate import Rule
+from gateway.rollout.loop import MAX_TRIALS, MAX_WORDS, begin, step
+from gateway.rollout.loop_messages import (
     Abort,
     Cancel,
-    Cause,
     Command,
     DriftSeen,
     Event,
@@ -26,26 +24,18 @@ from gateway.rollout.loop import (
     Judged,
     Measure,
     Measured,
-    Origin,
-    Phase,
     Progress,
     Resumed,
     Retrying,
     Roll,
     RolloutSeen,
-    Rule,
-    Rules,
     SamplesSeen,
     Stop,
     Train,
     Trained,
-    Update,
     WorkFailed,
-    begin,
-    from_document,
-    step,
-    to_document,
 )
+from gateway.rollout.loop_state import ENDS, Cause, Origin, Phase, Rules, Update, from_document, to_document
 
 RULES = Rules(samples=10, trial_s=5.0, watch_s=20.0)
 GOOD, BAD = Rule("min", True, "It is."), Rule("min", False, "Accuracy is too low.")
