@@ -29,7 +29,7 @@ from gateway.store.artifacts import ArtifactError
 from gateway.store.blobs import BlobError
 from gateway.store.database import migrate, open_database
 from gateway.telemetry.metrics import ToldGauge
-from oip.errors import error_body
+from oip.errors import OipError, error_body
 from oip.reasons import STATUS, Reason
 
 DATA_PLANE = "DataPlane"

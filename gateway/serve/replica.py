@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Sequence
+import secrets
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ray.exceptions import RayError
@@ -81,9 +82,6 @@ class DataPlane:
 
     async def decision(self, decision_id: str) -> dict[str, Any]:
         return await answered(self._own.run(self._runtime.decision(decision_id)))
-
-    async def gauges(self, rows: Sequence[ToldGauge]) -> dict[str, Any]:
-        return await answered(self._own.run(self._runtime.gauges(rows)))
 
     async def measure(self, endpoint: str, model: str, version: str) -> dict[str, Any]:
         return await answered(self._own.run(self._runtime.measure(endpoint, model, version)))

@@ -226,13 +226,9 @@ class Runtime:
         following = Following(self._settings.config, self._endpoints, self._standing)
         return await following.follow(release)
 
-    async def teach(self, model: str, teacher: str, request: bytes, allowed: str) -> list[int]:
+    async def teach(self, model: str, teacher: str, request: bytes, allowed: str) -> Sequence[int]:
         """A teacher's labels for a sample. Raises OipError."""
         return await teach(self._settings.config, self._endpoints, model, teacher, request, allowed)
-
-    async def gauges(self, rows: Sequence[ToldGauge]) -> None:
-        """What control knows, for this replica's scrape."""
-        self._telemetry.metrics.told(rows)
 
     async def measure(self, endpoint: str, model: str, version: str) -> dict[str, Any]:
         """Begin to measure a variant, as its endpoint names it. Raises OipError."""
