@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from edgewire.places import Place
 from gateway.analytics.labels import LabelError, read_labels
 from gateway.control.update_ports import Heard, UpdatePorts
-from gateway.control.update_trials import why_not, worst_of
+from gateway.control.update_sights import why_not, worst_of
 from gateway.core.config import Config, LabelsConfig, TrainConfig, UpdateConfig
 from gateway.core.errors import Refusal
 from gateway.core.fleet import DeviceReport
@@ -22,15 +22,8 @@ from gateway.core.training import TrainResult
 from gateway.core.training_run import PlacedSample, TrainFailed, TrainSpec, split
 from gateway.jobs.judging import JudgingFailed, MeasuredQuality, ModelFile, QualitySpec
 from gateway.rollout.gate import Figures, Verdict, judge
-from gateway.rollout.loop import (
-    Judged,
-    Measured,
-    Phase,
-    SamplesSeen,
-    Trained,
-    Update,
-    WorkFailed,
-)
+from gateway.rollout.loop_messages import Judged, Measured, SamplesSeen, Trained, WorkFailed
+from gateway.rollout.loop_state import Phase, Update
 from gateway.store.blobs import BlobError
 from gateway.store.golden import golden_npz
 from oip.errors import OipError
@@ -125,6 +118,10 @@ class Work:
         # No device is asked to try what cannot pass any more.
         failed = None if verdict.passed else await self._word(state, verdict)
         return failed or Measured(_QUALITY.dump_python(measured, mode="json"), verdict.rules)
+
+    async def labels_of(self, model: str) -> Mapping[str, Sequence[int]]:
+        """The operator's labels, by sample."""
+        return (await self._operators(self.configured(model).samples.labels))[0]
 
     async def judge(self, state: Update, devices: Sequence[DeviceReport]) -> Judged | WorkFailed:
         """Ask the gate, and put its word on the release."""

@@ -11,50 +11,41 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from edgewire.signals import CONFIDENCE, default_edges
-from gateway.control import update_trials
+from gateway.control import update_sights
+from gateway.control.gathering import gather_orders
 from gateway.control.run_log import RunLogs
 from gateway.control.update_ports import UpdatePorts
+from gateway.control.update_runs import Runs
 from gateway.control.update_views import sample_view, summary_of, view_of, watch_view
 from gateway.control.update_work import Work
 from gateway.control.watches import PREFIX, Watches
 from gateway.core.config import Config
 from gateway.core.config.updates import report_interval_s
 from gateway.core.release import GatherOrder, Stage
-from gateway.core.training_run import RunEvent, RunKind
-from gateway.rollout.loop import (
+from gateway.rollout.loop import begin, step
+from gateway.rollout.loop_messages import (
     Abort,
     Cancel,
-    Cause,
     Command,
     DriftSeen,
     Event,
     Judge,
     Measure,
-    Origin,
-    Phase,
     Progress,
     Resumed,
-    Retrying,
     Roll,
     RolloutSeen,
-    Rules,
     Stop,
     Train,
-    Update,
-    WorkFailed,
-    begin,
-    from_document,
-    step,
-    to_document,
 )
+from gateway.rollout.loop_state import Cause, Origin, Phase, Rules, Update, from_document, to_document
 from gateway.store import updates as rows
 from oip.errors import OipError
 from oip.names import shown
@@ -64,6 +55,8 @@ logger = logging.getLogger(__name__)
 
 WATCHED_WINDOWS = 10
 """How long the drift of a new version is waited for, in windows."""
+GATHER_EVERY_S = 2.0
+"""How often samples are counted while an update waits for them."""
 KEPT = 200
 """So many updates that have ended are remembered."""
 
@@ -89,8 +82,8 @@ class Updates:
         self._logs = RunLogs(state_dir / "updates")
         self._states: dict[str, Update] = {}
         self._last = 0
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._progress: dict[str, RunEvent] = {}
+        self._runs = Runs(self._logs, self._happened)
+        self._gathered: dict[str, float] = {}
         self._untold = True
         self._turn = asyncio.Lock()
 
@@ -109,10 +102,7 @@ class Updates:
 
     async def close(self) -> None:
         """Let go of what is under way; it is begun again by the next one."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._runs.close()
 
     async def tick(self) -> None:
         """Look around and go on; to be called each second. What cannot be done now is tried again by the next
@@ -188,42 +178,23 @@ class Updates:
         watch = self.watches.of(state.model)
         configured = self._work.configured(state.model)
         return {
-            **view_of(state, self._progress.get(id), self._logs.tail(id)),
+            **view_of(state, self._runs.progress(id), self._logs.tail(id)),
             "watch": None if watch is None else watch_view(configured, watch),
         }
 
     async def samples(self, model: str) -> list[dict[str, Any]]:
         """What is known of each sample, but never what is in it."""
-        update = self._known(model)
-        told = await self._work.labels_of(update)
+        self._known(model)
+        told = await self._work.labels_of(model)
         return [sample_view(one, told) for one in await self._ports.samples.listed(model)]
 
     def trials(self) -> Mapping[str, tuple[tuple[str, str], ...]]:
         """What each device is to try, as model and version."""
-        return update_trials.orders(list(self._states.values()))
+        return update_sights.orders(list(self._states.values()))
 
     def gather(self) -> Mapping[str, GatherOrder]:
-        """What is to be gathered of each model that is watched, in the bins of the release that stands."""
-        found: dict[str, GatherOrder] = {}
-        for update in self._config.updates:
-            version = self._ports.releases.standing().get(update.model)
-            if version is None:
-                continue
-            reference = self._ports.releases.get(update.model, version).reference
-            edges = {
-                name: reference[name].edges if name in reference else default_edges(name)
-                for name in (update.drift.signal, CONFIDENCE)
-            }
-            if update.train is None or update.samples.collect == "none":
-                found[update.model] = GatherOrder(edges)
-                continue
-            found[update.model] = GatherOrder(
-                edges,
-                update.train.location.place,
-                update.samples.max_per_day,
-                update.samples.confidence_below,
-            )
-        return found
+        """What is to be gathered of each model that is watched."""
+        return gather_orders(self._config.updates, self._ports.releases)
 
     def report_ms(self) -> int:
         return round(report_interval_s(self._config.updates) * 1000)
@@ -240,13 +211,15 @@ class Updates:
     async def _go_on(self, state: Update) -> None:
         """Do what the phase wants, and tell the machine what is seen."""
         id, ports = state.id, self._ports
-        if state.phase is Phase.GATHERING and id not in self._tasks:
-            self._spawn(id, self._work.gather(state), state.phase)
+        if state.phase is Phase.GATHERING:
+            if self._wall() - self._gathered.get(id, 0.0) >= GATHER_EVERY_S:
+                self._gathered[id] = self._wall()
+                self._runs.begin(id, state.phase, lambda: self._work.gather(state))
         elif state.phase is Phase.TRYING:
             release = ports.releases.get(state.model, state.version)
             devices = await ports.fleet()
             await self._happen(
-                id, update_trials.fleet_seen(self._config, state, release, devices, ports.fits)
+                id, update_sights.fleet_seen(self._config, state, release, devices, ports.fits)
             )
         elif state.phase is Phase.ROLLING:
             seen = self._rollout_of(state)
@@ -255,8 +228,12 @@ class Updates:
         elif state.phase is Phase.WATCHING:
             seen_drift = self.watches.seen(state.model, state.version)
             await self._happen(id, seen_drift or DriftSeen(None, False, "the first look at it is to come"))
-        if id in self._states:
-            await self._carry_out(id, step(self._states[id], Resumed(), self._wall(), self._rules(state))[1])
+        await self._carry_out(id, step(self._states[id], Resumed(), self._wall(), self._rules(state))[1])
+
+    async def _happened(self, id: str, event: Event) -> None:
+        """What work that ran beside came to."""
+        async with self._turn:
+            await self._happen(id, event)
 
     async def _happen(self, id: str, event: Event) -> None:
         """Take in an event: write, remember, do."""
@@ -269,7 +246,6 @@ class Updates:
         if after.phase is not before.phase:
             logger.info("update %s of %s: %s. %s", id, after.model, after.phase.value, after.outcome)
             self._logs.add(id, f"== {after.phase.value} {after.outcome}\n")
-            self._progress.pop(id, None)
         if after.trying != before.trying:
             self._untold = True
         await self._carry_out(id, commands)
@@ -279,9 +255,9 @@ class Updates:
         for command in commands:
             match command:
                 case Train():
-                    self._spawn(id, self._work.train(state, self._heard(id)), state.phase)
+                    self._runs.begin(id, state.phase, lambda: self._work.train(state, self._runs.heard(id)))
                 case Measure():
-                    self._spawn(id, self._work.measure(state, self._heard(id)), state.phase)
+                    self._runs.begin(id, state.phase, lambda: self._work.measure(state, self._runs.heard(id)))
                 case Judge():
                     await self._happen(id, await self._work.judge(state, await self._ports.fleet()))
                 case Roll():
@@ -289,57 +265,7 @@ class Updates:
                 case Abort():
                     await self._abort(state)
                 case Stop():
-                    task = self._tasks.get(id)
-                    if task is not None:
-                        task.cancel()
-
-    def _spawn(self, id: str, work: Coroutine[Any, Any, Event], phase: Phase) -> None:
-        """Work that takes long, one at a time of an update; what it comes to is taken in at its end."""
-        if id in self._tasks:
-            work.close()
-            return
-
-        async def run() -> None:
-            try:
-                event: Event | None = await work
-            except OipError as error:
-                logger.warning("update %s waits: %s", id, error.message)
-                event = None if error.reason is Reason.UNAVAILABLE else WorkFailed(phase, error.message)
-            except Exception as error:
-                logger.exception("update %s failed", id)
-                event = WorkFailed(phase, f"It failed by a fault of the gateway's ({type(error).__name__}).")
-            finally:
-                self._tasks.pop(id, None)
-            if event is None:
-                return
-            try:
-                async with self._turn:
-                    await self._happen(id, event)
-            except OipError as error:
-                logger.warning("update %s waits: %s", id, error.message)
-
-        self._tasks[id] = asyncio.create_task(run(), name=f"update {id}")
-
-    def _heard(self, id: str) -> Callable[[RunEvent], None]:
-        """What a run tells: its log, how far it is, and that an attempt failed."""
-        retries: set[asyncio.Task[None]] = set()
-
-        async def retrying(event: RunEvent) -> None:
-            async with self._turn:
-                await self._happen(id, Retrying(event.attempt, event.words))
-
-        def heard(event: RunEvent) -> None:
-            if event.kind is RunKind.LOG:
-                self._logs.add(id, event.words)
-                return
-            self._progress[id] = event
-            self._logs.add(id, f"== attempt {event.attempt}: {event.kind.value} {event.words}\n")
-            if event.kind is RunKind.RETRYING:
-                task = asyncio.create_task(retrying(event))
-                retries.add(task)
-                task.add_done_callback(retries.discard)
-
-        return heard
+                    self._runs.stop(id)
 
     async def _roll(self, state: Update) -> None:
         seen = self._rollout_of(state)
@@ -364,16 +290,10 @@ class Updates:
         await self._happen(state.id, seen)
 
     def _rollout_of(self, state: Update) -> RolloutSeen:
-        """The rollout of an update's release, whoever began it, the last one first."""
-        for view in self._ports.rollouts.views():
-            if (view["model"], view["to"]) != (state.model, state.version):
-                continue
-            if view["open"]:
-                return RolloutSeen(view["id"], Progress.OPEN, view["waits_for"] or view["phase"])
-            if view["outcome"] == "done":
-                return RolloutSeen(view["id"], Progress.DONE)
-            return RolloutSeen(view["id"], Progress.UNDONE, view["cause"] or "")
-        return RolloutSeen("", Progress.NONE)
+        releases, rollouts = self._ports.releases, self._ports.rollouts
+        stands = releases.standing().get(state.model) == state.version
+        release = releases.get(state.model, state.version)
+        return update_sights.rollout_seen(state, rollouts.views(), release, stands)
 
     async def _tell(self) -> None:
         """Let the devices know what to try. A hub that is away reads everything when it is back."""
@@ -433,13 +353,11 @@ class Updates:
                     f"update {state.id} of {shown(model)} is under way: wait for it, or cancel it",
                 )
 
-    def _known(self, model: str) -> Any:
-        found = next((update for update in self._config.updates if update.model == model), None)
-        if found is None:
+    def _known(self, model: str) -> None:
+        if all(update.model != model for update in self._config.updates):
             raise OipError(
                 Reason.NOT_FOUND, f"the running configuration has no update of a model {shown(model)}"
             )
-        return found
 
     def _find(self, id: str) -> Update:
         if id not in self._states:

@@ -19,7 +19,8 @@ from gateway.core.plugins import discover
 from gateway.core.release import Release
 from gateway.drift._interface import Detector
 from gateway.drift.monitor import Drift, Look, Phase, Settings, Update, of_document, step
-from gateway.rollout.loop import Cause, DriftSeen, Origin
+from gateway.rollout.loop_messages import DriftSeen
+from gateway.rollout.loop_state import Cause, Origin
 from gateway.store import updates as rows
 
 logger = logging.getLogger(__name__)

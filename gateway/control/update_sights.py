@@ -1,16 +1,18 @@
-"""Which devices could try a release, and what those that were asked say of it. Pure."""
+"""What devices and rollouts report, as an update's machine sees it. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gateway.control.ports import Fit, Fits
 from gateway.core.config import Config
 from gateway.core.fleet import DeviceReport, TrialReport
-from gateway.core.release import Release
+from gateway.core.release import Release, Stage
 from gateway.edgehub.desired import offers
 from gateway.edgehub.groups import selects
-from gateway.rollout.loop import FleetSeen, GroupSeen, Update
+from gateway.rollout.loop_messages import FleetSeen, GroupSeen, Progress, RolloutSeen
+from gateway.rollout.loop_state import Update
 from gateway.rollout.waves import by_lot
 
 
@@ -56,6 +58,25 @@ def worst_of(state: Update) -> tuple[str, TrialReport | None]:
 def _badness(report: TrialReport) -> tuple[bool, float, float]:
     ratio = report.p50_ms / report.active_p50_ms if report.active_p50_ms > 0 else 0.0
     return report.state != "active", ratio, report.p50_ms
+
+
+def rollout_seen(
+    state: Update, views: Sequence[Mapping[str, Any]], release: Release, stands: bool
+) -> RolloutSeen:
+    """The rollout of an update's release, whoever began it, as gateway.rollout.view tells it (the newest
+    first). Where none is remembered, what became of the release says how it ended."""
+    view = next((v for v in views if (v["model"], v["to"]) == (state.model, state.version)), None)
+    if view is None:
+        if stands:
+            return RolloutSeen("", Progress.DONE)
+        if release.stage is Stage.WITHDRAWN:
+            return RolloutSeen("", Progress.UNDONE, f"Version {release.version} is withdrawn.")
+        return RolloutSeen("", Progress.NONE)
+    if view["open"]:
+        return RolloutSeen(view["id"], Progress.OPEN, view["waits_for"] or f"its rollout is {view['phase']}")
+    if view["outcome"] == "done":
+        return RolloutSeen(view["id"], Progress.DONE)
+    return RolloutSeen(view["id"], Progress.UNDONE, view["cause"] or "")
 
 
 def orders(states: Sequence[Update]) -> Mapping[str, tuple[tuple[str, str], ...]]:
