@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
@@ -18,19 +17,12 @@ from gateway.analytics.consent import Consent
 from gateway.analytics.evidence import EvidenceBook
 from gateway.analytics.ingest import Ingest
 from gateway.analytics.windows import FARTHEST, Mark, take
-from gateway.store.database import FILE, migrate, open_database
+from gateway.store.database import open_database
 from oip.errors import OipError
-from tests.support.reports import DEVICE, Releases, record, report, watched, window
+from tests.support.reports import DEVICE, Releases, fresh, record, report, watched, window
 
 CONFIG = watched()
 NOW = 1_000_000.0
-
-
-@pytest.fixture(scope="module")
-def empty() -> Path:
-    folder = Path(tempfile.mkdtemp())
-    migrate(folder)
-    return folder / FILE
 
 
 @st.composite
@@ -59,15 +51,14 @@ def journeys(draw: st.DrawFn) -> tuple[list[edge_pb2.Record], list[tuple[list[in
     return spool, [*calls, (whole, False, True)] if draw(st.booleans()) else calls
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None)
 @given(journeys())
 def test_each_record_is_counted_once_or_lost(
-    empty: Path, journey: tuple[list[edge_pb2.Record], list[tuple[list[int], bool, bool]]]
+    journey: tuple[list[edge_pb2.Record], list[tuple[list[int], bool, bool]]],
 ):
     spool, calls = journey
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copy(empty, Path(folder) / FILE)
-        asyncio.run(_bring(Path(folder), spool, calls))
+        asyncio.run(_bring(fresh(Path(folder)), spool, calls))
 
 
 async def _bring(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ from edgewire.v1 import edge_pb2
 from gateway.core.config import Config
 from gateway.core.place import Place, Tier
 from gateway.edgehub.groups import EdgeConfig
+from gateway.store.database import FILE, migrate
 from tests.support.fakes import config_of
 
 SPOOL = "0123456789abcdef" * 2
@@ -92,3 +96,16 @@ def record(
 
 def report(*records: edge_pb2.Record, spool: str = SPOOL) -> edge_pb2.DeliverRequest:
     return edge_pb2.DeliverRequest(spool=spool, records=records)
+
+
+@cache
+def _migrated() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        migrate(Path(folder))
+        return (Path(folder) / FILE).read_bytes()
+
+
+def fresh(folder: Path) -> Path:
+    """The folder, with a database as `migrate` makes it; what takes long is done once."""
+    (folder / FILE).write_bytes(_migrated())
+    return folder

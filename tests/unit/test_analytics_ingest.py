@@ -22,7 +22,7 @@ from gateway.analytics.ingest import KEPT_S, SILENT_S, SPOOLS, Ingest
 from gateway.core.config import Config
 from gateway.core.evidence import Evidence, Histogram, summed
 from gateway.store import tables
-from gateway.store.database import FILE, migrate, open_database
+from gateway.store.database import FILE, open_database
 from gateway.store.tables import report_sources, samples
 from oip.errors import OipError
 from oip.reasons import Reason
@@ -32,6 +32,7 @@ from tests.support.reports import (
     EDGES,
     OTHER_SPOOL,
     Releases,
+    fresh,
     record,
     report,
     sample,
@@ -69,8 +70,7 @@ class Desk:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    migrate(tmp_path)
-    return tmp_path
+    return fresh(tmp_path)
 
 
 @pytest.fixture
