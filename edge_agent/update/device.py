@@ -6,10 +6,12 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from edge_agent.faults import unexpected
 from edge_agent.ports import Hub
 from edge_agent.runtime import RuntimeSettings
 from edge_agent.runtime.launch import TrialFailed
@@ -34,6 +36,7 @@ LOADING = max(2, os.cpu_count() or 1)
 """Models that are loaded and tried at once: each takes a process and its memory."""
 TRUST = "trust"
 """The folder of the signed metadata."""
+_INSIDE = "The agent failed inside; its log says where."
 
 
 class DeviceModels:
@@ -157,15 +160,17 @@ class DeviceModels:
     def _do(self, command: events.Command) -> None:
         match command:
             case events.Restore(target):
-                self._begin(target.model, self._restore(target))
+                self._begin(
+                    partial(self._restore, target), events.RestoreFailed(target, _INSIDE, damaged=False)
+                )
             case events.Verify(target):
-                self._begin(target.model, self._verify(target))
+                self._begin(partial(self._verify, target), events.FetchFailed(target, _INSIDE))
             case events.Fetch(target):
-                self._begin(target.model, self._fetch(target))
+                self._begin(partial(self._fetch, target), events.FetchFailed(target, _INSIDE))
             case events.Try(target):
-                self._begin(target.model, self._try(target))
+                self._begin(partial(self._try, target), events.TryFailed(target, _INSIDE))
             case events.Wait(target, seconds):
-                self._begin(target.model, self._wait(target, seconds))
+                self._begin(partial(self._wait, target, seconds), events.RetryDue(target))
             case events.Commit(target):
                 self._commit(target)
             case events.Swap(target):
@@ -196,15 +201,24 @@ class DeviceModels:
         leaving = frozenset(digest for entry in self._leaving for digest, _ in entry.target.files)
         self._disk.sweep(kept(self._state) | self._trials.kept() | leaving)
 
-    def _begin(self, model: str, work: Coroutine[Any, Any, None]) -> None:
-        """A model's next job. What it replaces has come to its end, or it would have been cancelled."""
-        task = asyncio.create_task(work, name=f"tidegate update {model}")
-        self._jobs[model] = task
-        task.add_done_callback(self._noted)
+    def _begin(
+        self,
+        work: Callable[[], Coroutine[Any, Any, events.Event]],
+        broken: events.RestoreFailed | events.FetchFailed | events.TryFailed | events.RetryDue,
+    ) -> None:
+        """A model's next job, and what happens when it ends; `broken` when it ends by a fault of the
+        agent's own. What it replaces has come to its end, or it would have been cancelled."""
 
-    def _noted(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (fault := task.exception()) is not None:
-            _log.error("an update ended by a fault of the agent's own", exc_info=fault)
+        async def job() -> None:
+            try:
+                event = await work()
+            except Exception as fault:
+                unexpected(fault, "an update")
+                event = broken
+            self._happened(event)
+
+        model = broken.target.model
+        self._jobs[model] = asyncio.create_task(job(), name=f"tidegate update {model}")
 
     def _let_end(self, task: asyncio.Task[None]) -> None:
         self._ending.add(task)
@@ -222,7 +236,7 @@ class DeviceModels:
         self._leaving.remove(entry)
         self._sweep()
 
-    async def _restore(self, target: Target) -> None:
+    async def _restore(self, target: Target) -> events.Event:
         model = shown(target.model)
         try:
             whole = await asyncio.to_thread(self._holds, target)
@@ -230,51 +244,42 @@ class DeviceModels:
             whole = False
         if not whole:
             reason = f"The artifact of model {model} is gone from this device's disk or was changed there."
-            self._happened(events.RestoreFailed(target, reason, damaged=True))
-            return
+            return events.RestoreFailed(target, reason, damaged=True)
         try:
             self._tried[target.model] = await self._launch(target)
         except TrialFailed as fault:
             reason = f"Model {model} version {target.version} no longer works on this device: {fault}."
-            self._happened(events.RestoreFailed(target, reason, damaged=False))
-        else:
-            self._happened(events.Restored(target))
+            return events.RestoreFailed(target, reason, damaged=False)
+        return events.Restored(target)
 
-    async def _verify(self, target: Target) -> None:
+    async def _verify(self, target: Target) -> events.Event:
         plan = self._state.plans[target.model]
         try:
             order = await self._bringing.verify(target, plan.active, plan.previous)
         except NotBrought as fault:
-            self._not_brought(target, fault)
-        else:
-            self._happened(events.Verified(target, order))
+            return _not_brought(target, fault)
+        return events.Verified(target, order)
 
-    async def _fetch(self, target: Target) -> None:
+    async def _fetch(self, target: Target) -> events.Event:
         try:
             await self._bringing.fetch(target)
         except NotBrought as fault:
-            self._not_brought(target, fault)
-        else:
-            self._happened(events.Fetched(target))
+            return _not_brought(target, fault)
+        return events.Fetched(target)
 
-    def _not_brought(self, target: Target, fault: NotBrought) -> None:
-        no_hub = isinstance(fault, NoHub)
-        self._happened(events.FetchFailed(target, str(fault), again=fault.again, no_hub=no_hub))
-
-    async def _try(self, target: Target) -> None:
+    async def _try(self, target: Target) -> events.Event:
         try:
             self._tried[target.model] = await self._launch(target)
         except TrialFailed as fault:
             reason = (
                 f"Model {shown(target.model)} version {target.version} does not work on this device: {fault}."
             )
-            self._happened(events.TryFailed(target, reason))
-        else:
-            self._happened(events.Tried(target))
+            return events.TryFailed(target, reason)
+        return events.Tried(target)
 
-    async def _wait(self, target: Target, seconds: float) -> None:
+    async def _wait(self, target: Target, seconds: float) -> events.Event:
         await asyncio.sleep(seconds * random.uniform(0.8, 1.2))
-        self._happened(events.RetryDue(target))
+        return events.RetryDue(target)
 
     async def _launch(self, target: Target) -> Serving:
         """Raises TrialFailed."""
@@ -302,7 +307,6 @@ class DeviceModels:
         entry.served.on_fallen = lambda how: self._fell(target, how)
         if not self._state.plans[target.model].proven:
             entry.probation = asyncio.create_task(self._prove(entry), name=f"tidegate proof {target.model}")
-            entry.probation.add_done_callback(self._noted)
 
     def _fell(self, target: Target, how: str) -> None:
         reason = f"Model {shown(target.model)} version {target.version} does not keep running here: {how}."
@@ -322,6 +326,10 @@ class DeviceModels:
 
     def _holds(self, target: Target) -> bool:
         return all(self._disk.holds(digest, size) for digest, size in target.files)
+
+
+def _not_brought(target: Target, fault: NotBrought) -> events.Event:
+    return events.FetchFailed(target, str(fault), again=fault.again, no_hub=isinstance(fault, NoHub))
 
 
 def _targets(desired: Iterable[edge_pb2.DesiredModel], what: str) -> tuple[Target, ...]:
