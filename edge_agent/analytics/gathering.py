@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from edge_agent.analytics.wall import NOTHING, Wall, written_place
 from edge_agent.bucket import Bucket
+from edge_agent.ports import Served
 from edgewire import signals, wire_places
 from edgewire.gathering import Bins, Tally, bins_of
 from edgewire.places import Place
@@ -22,16 +23,9 @@ FILES = 3
 """Files of one model of which the bins are remembered: what serves, what it may go back to, what is wanted."""
 
 
-class Served(NamedTuple):
-    """What answered, or failed to: a version of a model, and its file."""
-
-    model: str
-    version: str
-    digest: str
-
-
 class Written(NamedTuple):
-    """A record for the spool, and the serialized place of the gateway that it was counted for."""
+    """A record for the spool, and the serialized place of the gateway that its values were counted for; b""
+    where it has none."""
 
     record: edge_pb2.Record
     place: bytes
@@ -166,4 +160,4 @@ class Gathering:
         return tally
 
     def _written(self, record: edge_pb2.Record) -> Written:
-        return Written(record, written_place(self._there))
+        return Written(record, written_place(self._there) if record.window.signals else b"")

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_agent.ports import Hub
+from edge_agent.ports import Hub, Observer, Served
 from edge_agent.runtime import RuntimeSettings, ServedModel
 from edge_agent.runtime.launch import Artifact, TrialFailed
 from edge_agent.update import decide
 from edge_agent.update.decide import Phase, Plan, State, Target
 from edge_agent.update.disk import Disk, is_full
 from edge_agent.update.fetch import FetchBroken, fetch_blob
+from edgewire.allowed import NOTHING
 from edgewire.v1 import edge_pb2
 from oip import codec
 from oip.errors import OipError
@@ -58,7 +59,10 @@ class DeviceModels:
     Everything runs on the loop that `start` runs on.
     """
 
-    def __init__(self, folder: Path, settings: RuntimeSettings | None = None) -> None:
+    def __init__(
+        self, folder: Path, settings: RuntimeSettings | None = None, observer: Observer | None = None
+    ) -> None:
+        self._observer = observer
         self._disk = Disk(folder)
         self._settings = settings or RuntimeSettings()
         self._state = State()
@@ -100,6 +104,8 @@ class DeviceModels:
         if self._closed:
             return
         self._hub = hub
+        if self._observer is not None:
+            self._observer.desire(desired, hub.there)
         if len(desired.models) > MAX_MODELS:
             _log.warning(
                 "the hub wants %d models of this device; the first %d are run",
@@ -108,10 +114,16 @@ class DeviceModels:
             )
         self._happened(decide.Desired(tuple(_target(model) for model in desired.models[:MAX_MODELS])))
 
-    async def infer(self, request: bytes, timeout_s: float) -> bytes:
+    async def infer(self, request: bytes, timeout_s: float, asked: str | None = NOTHING) -> bytes:
         """As `ports.Models.infer`."""
         view = scan_request(request)
-        return await self._serves(view.model_name, view.model_version).served.infer(request, timeout_s)
+        entry = self._serves(view.model_name, view.model_version)
+        if self._observer is None:
+            return await entry.served.infer(request, timeout_s)
+        served = Served(entry.target.model, entry.target.version, entry.target.digest)
+        return await self._observer.observe(
+            served, request, asked, timeout_s, lambda seen: entry.served.infer(request, timeout_s, seen)
+        )
 
     def metadata(self, model: str, version: str) -> bytes:
         return self._serves(model, version).metadata
