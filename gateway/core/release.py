@@ -13,6 +13,8 @@ from enum import StrEnum
 from edgewire.allowed import decode
 from edgewire.places import Place
 
+Key = tuple[str, str]
+"""A release: its model and version."""
 FORMATS = ("tflite", "onnx")
 ANYWHERE = ""
 """`places` of what was made from the operator's own data alone."""
@@ -90,6 +92,12 @@ class Release:
             return decode(self.places).allows(place)
         except ValueError:
             return False
+
+
+def signed_slot(model: str, called: str, slot: str) -> str:
+    """The slot in the name of a signed target, for a release of `model` that devices call `called`: models
+    that share a name on devices share no target."""
+    return slot if called == model else f"{model}:{slot}"
 
 
 @dataclass(frozen=True, slots=True)
