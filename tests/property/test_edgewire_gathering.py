@@ -66,9 +66,7 @@ def test_confidence_is_of_the_first_output_that_holds_probabilities(arrays: list
         if array.dtype.kind != "f" or array.shape[-1] < 2:
             continue
         rows = [[float(v) for v in row] for row in array.reshape(-1, array.shape[-1])]
-        if all(
-            all(map(math.isfinite, row)) and min(row) >= 0 and abs(sum(row) - 1) <= 0.02 for row in rows
-        ):
+        if all(all(map(math.isfinite, row)) and min(row) >= 0 and abs(sum(row) - 1) <= 0.02 for row in rows):
             expected = [max(row) for row in rows]
             break
     found = signals.output_values({str(n): array for n, array in enumerate(arrays)})

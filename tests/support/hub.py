@@ -23,6 +23,7 @@ from gateway.registry.devices import Enrolled
 from oip.errors import OipError
 from oip.reasons import Reason
 from tests.support.configs import config_from
+from tests.support.counting import Counting
 from tests.support.processes import source_env
 
 
@@ -33,6 +34,7 @@ class ListedRoll:
         self.devices = {device.name: device for device in devices}
         self.tokens = dict(tokens or {})
         """Sites by token."""
+        self.counting = Counting()
         self.away = False
         self.asked = 0
 
@@ -47,6 +49,11 @@ class ListedRoll:
         if self.away:
             raise OipError(Reason.UNAVAILABLE, "the registry is away")
         return list(self.devices.values())
+
+    async def deliver(self, device: Enrolled, request: bytes) -> bytes:
+        if self.away:
+            raise OipError(Reason.UNAVAILABLE, "control is away")
+        return await self.counting.take(device, request)
 
     def change(self, name: str, **changes: Any) -> None:
         self.devices[name] = replace(self.devices[name], **changes)
