@@ -14,7 +14,7 @@ from ray.serve.handle import DeploymentHandle
 from gateway.pool.loopback import bind_replica_to_loopback
 from gateway.serve.crossing import answered
 from gateway.serve.own_loop import OwnLoop
-from gateway.serve.passage import CALL_TIMEOUT_S
+from gateway.serve.passage import CALL_TIMEOUT_S, UPLOAD_TIMEOUT_S
 from gateway.serve.runtime import Runtime
 from gateway.serve.settings import ReplicaSettings
 
@@ -31,7 +31,7 @@ class DataPlane:
         bind_replica_to_loopback()
 
         async def operator(method: str, target: str, body: bytes) -> Any:
-            async with asyncio.timeout(CALL_TIMEOUT_S):
+            async with asyncio.timeout(UPLOAD_TIMEOUT_S if method == "PUT" else CALL_TIMEOUT_S):
                 return await control.operator.remote(method, target, body)
 
         self._runtime = Runtime(settings, operator)
