@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from edgewire.places import Place
 from edgewire.v1 import edge_pb2
 
-Fetch = Callable[[str, int], AsyncIterator[bytes]]
+Fetch = Callable[[str, int], AsyncGenerator[bytes, None]]
 """Digest and offset -> the artifact's bytes from there. Raises OipError when the hub cannot give them."""
+Metadata = Callable[[str], AsyncGenerator[bytes, None]]
+"""Name -> a file of the signed metadata, in pieces. Raises OipError, NOT_FOUND where the hub has none of
+the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """A hub that has welcomed the device. `here` is the device's own place, `there` the gateway's, None
+    where it does not say. `root` is the root of trust for signed updates, b"" before there is one; `pin`
+    keeps the first that was found, and raises OSError when it cannot."""
+
+    fetch: Fetch
+    metadata: Metadata
+    here: Place
+    there: Place | None = None
+    root: bytes = field(default=b"", repr=False)
+    pin: Callable[[bytes], None] = lambda root: None
 
 
 class Models(Protocol):
@@ -40,13 +59,18 @@ class Models(Protocol):
         """One entry a model, for heartbeats."""
         ...
 
+    def trials(self) -> Sequence[edge_pb2.Trial]:
+        """One entry a trial, for heartbeats."""
+        ...
+
     @property
     def inflight(self) -> int: ...
 
-    def desire(self, desired: Sequence[edge_pb2.DesiredModel], fetch: Fetch) -> None:
-        """Take note of a new desired state and work towards it in the background: fetch by digest,
-        verify, try in a process of its own, swap without dropping a request. The last one given counts.
-        What was desired and active is kept on disk and serves again after a restart without a hub."""
+    def desire(self, desired: edge_pb2.Desired, hub: Hub) -> None:
+        """Take note of a new desired state and work towards it in the background: verify what is signed of
+        it, fetch by digest, try in a process of its own, swap without dropping a request. The last one
+        given counts. What was desired and active is kept on disk and serves again after a restart without
+        a hub."""
         ...
 
     async def start(self) -> None:

@@ -7,4 +7,5 @@ routing    dry runs and decision records
 measuring  measuring variants that only the gateway itself reaches
 models     releases: upload, push, compatibility
 devices    tokens, enrolled devices, drain and revocation
+updates    drift, and what is done about it
 """

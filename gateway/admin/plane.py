@@ -79,6 +79,20 @@ class ReleaseQuery(Body):
     version: Text | None = None
 
 
+class UpdateQuery(Body):
+    """The model that is to be updated."""
+
+    model: Annotated[Text, Field(min_length=1)]
+
+
+class RolloutQuery(Body):
+    """Which release to roll out; `force`: even if its gate did not pass it."""
+
+    model: Annotated[Text, Field(min_length=1)]
+    version: Annotated[Text, Field(min_length=1)]
+    force: bool = False
+
+
 class ControlPlane(Protocol):
     """What the operator API asks for. Views are JSON-ready; failures are OipError."""
 
@@ -119,3 +133,33 @@ class ControlPlane(Protocol):
         ...
 
     async def measurement(self, number: str) -> dict[str, Any]: ...
+
+    async def updates_view(self) -> dict[str, Any]: ...
+
+    async def update_view(self, id: str) -> dict[str, Any]: ...
+
+    async def start_update(self, model: str) -> dict[str, Any]:
+        """Begin an update without drift; returns at once."""
+        ...
+
+    async def cancel_update(self, id: str) -> dict[str, Any]: ...
+
+    async def retry_update(self, id: str) -> dict[str, Any]: ...
+
+    async def samples_view(self, model: str) -> list[dict[str, Any]]:
+        """What is known of each sample, but never what is in it."""
+        ...
+
+    async def rollouts_view(self) -> list[dict[str, Any]]: ...
+
+    async def rollout_view(self, id: str) -> dict[str, Any]: ...
+
+    async def start_rollout(self, query: RolloutQuery) -> dict[str, Any]:
+        """Begin a rollout; its view."""
+        ...
+
+    async def pause_rollout(self, id: str) -> dict[str, Any]: ...
+
+    async def resume_rollout(self, id: str) -> dict[str, Any]: ...
+
+    async def abort_rollout(self, id: str) -> dict[str, Any]: ...

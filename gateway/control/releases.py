@@ -23,11 +23,10 @@ from gateway.control.from_file import Difference, taken_in
 from gateway.control.shelf import Shelf, added, judged, next_version, ordered_back, stood, withdrawn
 from gateway.control.signing import Signing, SigningError
 from gateway.control.uploads import fault_of
-from gateway.compat import Needs, UnreadableModel, needs
 from gateway.core.config import Config
 from gateway.core.release import ANYWHERE, FORMATS, Blob, Reference, Release, ReleaseFile, signed_slot
-from gateway.edgehub.desired import device_files, offers
-from gateway.store.blobs import BlobDamaged, BlobError, BlobMissing, BlobStore
+from gateway.edgehub.desired import offers
+from gateway.store.blobs import BlobError, BlobStore
 from gateway.store.releases import read_releases, read_standing, write_release, write_standing
 from oip.errors import OipError
 from oip.names import shown
@@ -61,7 +60,6 @@ class Releases:
         self._lock = asyncio.Lock()
         self._shelf = Shelf()
         self._differences: tuple[Difference, ...] = ()
-        self._needs: dict[str, Needs] = {}
         self._config: Config | None = None
         self._uploads: dict[Blob, float] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -79,9 +77,6 @@ class Releases:
             taken, differences = await taken_in(config, shelf, self._blobs)
             await self._record(taken)
             self._differences = differences
-            for blob in device_files(self._shelf.releases.values()):
-                with contextlib.suppress(BlobDamaged, BlobMissing):
-                    await self._learn(blob.digest, await self._blobs.get(blob))
             await self._signing.publish(self._shelf.releases.values())
 
     def get(self, model: str, version: str) -> Release:
@@ -103,11 +98,6 @@ class Releases:
     def differences(self) -> tuple[Difference, ...]:
         """Where what is released is not what the configuration names, as of the last start."""
         return self._differences
-
-    def needs(self) -> Mapping[str, Needs]:
-        """What the .tflite files of releases ask of whoever runs them, by digest; nothing of those that cannot
-        be read."""
-        return self._needs
 
     def root(self) -> bytes:
         """The root of trust, as devices get it when they enrol."""
@@ -247,14 +237,7 @@ class Releases:
         fault = await asyncio.to_thread(fault_of, format, raw, packed)
         if fault:
             raise OipError(Reason.MALFORMED, f"the file for {shown(slot)}: {fault}")
-        if format == "tflite":
-            await self._learn(blob.digest, raw)
         return ReleaseFile(format, blob, vectors)
-
-    async def _learn(self, digest: str, content: bytes) -> None:
-        """A file that says nothing of what it needs is one of the configuration's: devices say what is wrong."""
-        with contextlib.suppress(UnreadableModel):
-            self._needs[digest] = await asyncio.to_thread(needs, content)
 
     async def _content(self, content: Content) -> tuple[Blob, bytes]:
         try:

@@ -19,7 +19,7 @@ from gateway.core.decision import VariantKey
 from gateway.core.ports import Surroundings
 from gateway.demo.artifacts import export, wakeword
 from gateway.demo.caller import infer_request
-from gateway.demo.digits import DigitsModel, build_repository, sample, train
+from gateway.demo.digits import DigitsModel, build_repository, sample, train_base
 from gateway.demo.plant import Plant, plant_staged, wait_endpoints
 from gateway.demo.processes import Serving, gateway
 from gateway.demo.triton import TritonServer
@@ -68,7 +68,7 @@ def staged(work: Path, step: Step) -> Iterator[Stage]:
     """Train, start both Tritons, measure them directly, start the gateways and the devices; stop it all
     on leaving."""
     step("training the digits model")
-    model = train()
+    model = train_base()
     pixels, _ = sample(200)
     artifacts = work / "artifacts"
     export(artifacts, model)

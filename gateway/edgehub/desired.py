@@ -70,15 +70,6 @@ class Offer(NamedTuple):
         return [] if wanted is None else check(wanted, facts)
 
 
-class Fit(NamedTuple):
-    """How a device stands to a release of a model that it is to follow. `runs_as`: the model's name on it,
-    `digest` that of the file; `why_not` as in `Offer`."""
-
-    runs_as: str
-    digest: str
-    why_not: list[str]
-
-
 class Conflict(NamedTuple):
     """Two variants that some device may be asked to run under one name. `first` wins."""
 
@@ -160,25 +151,6 @@ class Desires:
             if offer is not None and tried is not None:
                 _fill(desired.trials.add(), offer, tried)
         return desired
-
-    def fit(
-        self,
-        release: Release,
-        place: Place,
-        labels: Mapping[str, str],
-        facts: Mapping[str, str],
-        needs: Mapping[str, Needs],
-        *,
-        pinned: bool = False,
-    ) -> Fit | None:
-        """How a device stands to a release; None for one that is in no group of the model, or, unless
-        `pinned`, of which a pinned variant says what it runs."""
-        for offer in self._offers_to(place.site or "", labels):
-            if offer.model == release.model and (pinned or offer.pinned is None):
-                file = offer.file_of(release)
-                digest = "" if file is None else file.blob.digest
-                return Fit(offer.called, digest, offer.why_not(release, place, facts, needs))
-        return None
 
     def _offers_to(self, site: str, labels: Mapping[str, str]) -> list[Offer]:
         """What a device is to run, one a name."""

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from gateway.admin.plane import ReleaseQuery
+from gateway.control.ports import Fit
 from gateway.control.releases import Releases
 from gateway.core.config import Config
-from gateway.core.place import Place, Tier
+from gateway.core.fleet import DeviceReport
 from gateway.core.release import Blob, Release, ReleaseFile
-from gateway.edgehub.desired import Desires
-from gateway.serve.devices import Devices
 from oip.errors import OipError
 from oip.names import shown
 from oip.reasons import Reason
 
 
 class Models:
-    """What operators see and do about releases."""
+    """What operators see and do about releases. `devices` tells of every enrolled one, and raises OipError
+    where that is not known; `fit` says how one stands to a release."""
 
-    def __init__(self, config: Config, releases: Releases, devices: Devices) -> None:
+    def __init__(
+        self,
+        config: Config,
+        releases: Releases,
+        devices: Callable[[], Awaitable[Sequence[DeviceReport]]],
+        fit: Callable[..., Fit | None],
+    ) -> None:
         self._names = [model.name for model in config.models]
         self._releases = releases
         self._devices = devices
-        self._desires = Desires(config)
+        self._fit = fit
 
     def with_releases(self, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The models as the data plane tells them, each with its releases by order and with where those differ
@@ -65,9 +71,21 @@ class Models:
         stands. Raises OipError."""
         if model is not None and model not in self._names:
             raise OipError(Reason.UNKNOWN_MODEL, f"the configuration has no model {shown(model)}")
-        wanted = self._wanted(model, version)
-        devices = [device for device in await self._devices.view() if not device["revoked"]]
-        return [row for release in wanted for device in devices if (row := self._row(release, device))]
+        wanted, devices = self._wanted(model, version), await self._devices()
+        return [
+            {
+                "model": release.model,
+                "version": release.version,
+                "device": device.name,
+                "site": device.place.site,
+                "connected": device.connected,
+                "ok": not fit.why_not,
+                "missing": fit.why_not or None,
+            }
+            for release in wanted
+            for device in devices
+            if (fit := self._fit(release, device, pinned=True)) is not None
+        ]
 
     def _wanted(self, model: str | None, version: str | None) -> list[Release]:
         if version is not None:
@@ -79,22 +97,6 @@ class Models:
         standing = self._releases.standing()
         names = self._names if model is None else [model]
         return [self._releases.get(name, standing[name]) for name in names if name in standing]
-
-    def _row(self, release: Release, device: Mapping[str, Any]) -> dict[str, Any] | None:
-        place = Place(Tier.DEVICE, site=device["site"], device=device["name"])
-        fit = self._desires.fit(
-            release, place, device["labels"], device["facts"], self._releases.needs(), pinned=True
-        )
-        if fit is None:
-            return None
-        return {
-            "model": release.model,
-            "version": release.version,
-            "device": device["name"],
-            "site": device["site"],
-            "ok": not fit.why_not,
-            "missing": fit.why_not,
-        }
 
     async def _uploaded(self, digest: str) -> Blob:
         found = await self._releases.uploaded(digest)

@@ -23,7 +23,7 @@ from tritonclient.grpc import service_pb2
 from edge_agent.cli import execute
 from edge_agent.state import DeviceState
 from edgewire.v1 import inside_pb2, inside_pb2_grpc
-from gateway.demo.digits import sample, train
+from gateway.demo.digits import sample, train_base
 from gateway.demo.tflite import write_golden
 from tests.support.agent import TINY_MODELS, AgentProcess, running_agent
 from tests.support.hub import ListedRoll, edge, hub_config, running_hub
@@ -59,7 +59,7 @@ def is_ready(address: str, model: str) -> bool:
 
 
 async def test_from_a_token_to_answers_and_on_without_a_hub(tmp_path: Path):
-    model = train()
+    model = train_base()
     pixels, _ = sample(2)
     expected = model.predict(pixels)
     write_golden(tmp_path / "golden.npz", [({"pixels": pixels}, {"probabilities": expected})], 1e-4)

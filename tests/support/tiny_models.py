@@ -11,7 +11,7 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from edge_agent.config import AgentConfig
-from edge_agent.ports import Fetch
+from edge_agent.ports import Hub
 from edgewire.v1 import edge_pb2
 from oip.errors import OipError
 from oip.reasons import Reason
@@ -38,10 +38,8 @@ class TinyModels:
     cancelled: int = 0
     inflight: int = 0
     timeouts: list[float] = field(default_factory=list[float])
-    desired: list[Sequence[edge_pb2.DesiredModel]] = field(
-        default_factory=list[Sequence[edge_pb2.DesiredModel]]
-    )
-    fetch: Fetch | None = None
+    desired: list[edge_pb2.Desired] = field(default_factory=list[edge_pb2.Desired])
+    hub: Hub | None = None
     state: edge_pb2.ModelState.State.ValueType = edge_pb2.ModelState.ACTIVE
     closed: bool = False
     nap_s: float | None = None
@@ -96,9 +94,12 @@ class TinyModels:
             for name in self.names
         ]
 
-    def desire(self, desired: Sequence[edge_pb2.DesiredModel], fetch: Fetch) -> None:
+    def trials(self) -> Sequence[edge_pb2.Trial]:
+        return []
+
+    def desire(self, desired: edge_pb2.Desired, hub: Hub) -> None:
         self.desired.append(desired)
-        self.fetch = fetch
+        self.hub = hub
 
     async def start(self) -> None:
         pass

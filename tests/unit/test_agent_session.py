@@ -48,8 +48,10 @@ def session(max_message: int = 10**6, budget: BodyBudget | None = None, max_body
         max_body_bytes=max_body,
         budget=budget or BodyBudget(10**7, "device"),
     )
-    welcome = edge_pb2.Welcome(gateway="gw", heartbeat_ms=2000, max_message_bytes=max_message)
-    assert made.received(message(welcome=welcome), 0.0) == [Welcomed("gw", 2.0)]
+    welcome = edge_pb2.Welcome(
+        gateway="gw", heartbeat_ms=2000, max_message_bytes=max_message, place=edge_pb2.Place(tier="cloud")
+    )
+    assert made.received(message(welcome=welcome), 0.0) == [Welcomed("gw", 2.0, Place(Tier.CLOUD))]
     first = made.outbox.next()
     assert first is not None
     assert first.hello.agent_version == "1"
@@ -231,8 +233,8 @@ def test_draining_refuses_what_is_new():
 
 def test_desired_state_goes_on():
     model = edge_pb2.DesiredModel(model="digits", version="1", digest="sha256:00")
-    wanted = message(desired=edge_pb2.Desired(models=[model]))
-    assert session().received(wanted, 0.0) == [Desire((model,))]
+    wanted = message(desired=edge_pb2.Desired(models=[model], report_ms=500))
+    assert session().received(wanted, 0.0) == [Desire(edge_pb2.Desired(models=[model], report_ms=500))]
 
 
 def test_what_breaks_the_protocol():
