@@ -61,7 +61,11 @@ class Consent:
 
     def may_go(self, model: str, origin: Origin, allowed: AllowedSet, place: Place) -> bool:
         """Whether a sample that is kept may go to a place: where it is trained, or a teacher's."""
-        return self._of(model, origin).narrowed(allowed).allows(place)
+        return self.places(model, origin, allowed).allows(place)
+
+    def places(self, model: str, origin: Origin, allowed: AllowedSet) -> AllowedSet:
+        """Where a sample that is kept may go."""
+        return self._of(model, origin).narrowed(allowed)
 
     def training(self, model: str) -> Place | None:
         """Where the model's samples are trained on; None where none are wanted."""

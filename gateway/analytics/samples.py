@@ -22,6 +22,7 @@ from edgewire.v1 import edge_pb2
 from gateway.analytics.consent import Consent
 from gateway.core.place import Origin
 from gateway.core.training import Sample
+from gateway.core.training_run import PlacedSample
 from gateway.store.tables import samples
 from oip.errors import OipError
 from oip.infer import Array, parse_request
@@ -145,9 +146,10 @@ class Samples:
 
     async def for_training(
         self, model: str, training: Place, labels: Mapping[str, Sequence[int]] | None = None
-    ) -> list[Sample]:
-        """Every labelled sample that may go to the training place, by id. `labels` are the operator's by
-        sample, and go before a teacher's; one that has not as many as the sample has rows is left out."""
+    ) -> list[PlacedSample]:
+        """Every labelled sample that may go to the training place, by id, with where it may go by its own set
+        and its model's class. `labels` are the operator's by sample, and go before a teacher's; one that
+        has not as many as the sample has rows is left out."""
         told = labels or {}
         chosen: list[Kept] = []
         for one in await self._at(model, training):
@@ -155,7 +157,13 @@ class Samples:
             if mine is not None and len(mine) == one.rows:
                 chosen.append(replace(one, labels=tuple(mine)))
         whole = await self._whole(chosen)
-        return await asyncio.to_thread(lambda: sorted(map(_sample, whole), key=lambda sample: sample.id))
+        placed = await asyncio.to_thread(
+            lambda: [PlacedSample(_sample(one), self._places(one)) for one in whole]
+        )
+        return sorted(placed, key=lambda one: one.sample.id)
+
+    def _places(self, one: Kept) -> str:
+        return self._consent.places(one.model, Origin(one.site or None), decode(one.places)).encode()
 
     async def _at(self, model: str, place: Place) -> list[Kept]:
         """Those that may be at a place, newest first, without their requests. Every way out of the store

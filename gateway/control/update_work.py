@@ -146,7 +146,7 @@ class Work:
             return f"{teacher} has no place of its own, so no sample is shown to it"
         for one in await self._ports.samples.unlabelled(model, place, TAUGHT_AT_A_TIME):
             try:
-                labels = await self._ports.teach(teacher, one.request, one.places)
+                labels = await self._ports.teach(model, teacher, one.request, one.places)
             except OipError as error:
                 return f"{teacher} gives no labels: {error.message}"
             if not await self._ports.samples.label(model, one.id, labels):

@@ -26,12 +26,13 @@ from gateway.jobs.trainer_task import Message, shepherd
 Heard = Callable[[RunEvent], None]
 
 
-async def train(spec: TrainSpec, heard: Heard) -> TrainResult:
-    """Run the trainer until it gives a result, again after what may pass, as often as configured.
+async def train(spec: TrainSpec, heard: Heard, first: int = 1) -> TrainResult:
+    """Run the trainer until it gives a result, again after what may pass, as often as configured, the attempt
+    of number `first` being the next.
 
     Cancelled, it ends the trainer's process before it returns. Ray must be started. Raises TrainFailed.
     """
-    for attempt in itertools.count(1):
+    for attempt in itertools.count(first):
         try:
             return await _attempt(spec, heard, attempt)
         except TrainFailed as failed:
