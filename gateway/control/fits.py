@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from gateway.compat import Needs, UnreadableModel, check, needs
+from gateway.compat import Needs, UnreadableModel, needs
 from gateway.control.ports import Fit
 from gateway.core.config import Config
 from gateway.core.fleet import DeviceReport
@@ -39,8 +39,8 @@ class Fitting:
                     logger.warning("what %s needs of a device is not known: %s", file.blob.digest, error)
                     self._needs[file.blob.digest] = None
 
-    def fit(self, release: Release, device: DeviceReport) -> Fit | None:
-        """As `ports.Fits`."""
+    def fit(self, release: Release, device: DeviceReport, *, pinned: bool = False) -> Fit | None:
+        """As `ports.Fits`. `pinned`: also of a device that a pinned variant tells what to run."""
         mine = [
             offer for offer in self._offers if selects(offer.group, device.place.site or "", device.labels)
         ]
@@ -48,14 +48,10 @@ class Fitting:
             if offer.model != release.model:
                 continue
             first = next(other for other in mine if other.called == offer.called)
-            if first is not offer or offer.pinned is not None:
+            if first is not offer or (offer.pinned is not None and not pinned):
                 continue
-            file = release.file_for(offer.group.name, FORMAT)
-            if file is None or file.format != FORMAT:
-                return Fit(offer.called, "", f"the release has no .{FORMAT} file for {offer.group.name}")
-            if not release.may_go(device.place):
-                return Fit(offer.called, file.blob.digest, "the release may not go to its place")
-            wanted = self._needs.get(file.blob.digest)
-            lacks = [] if wanted is None else check(wanted, device.facts)
-            return Fit(offer.called, file.blob.digest, "; ".join(lacks))
+            file = offer.file_of(release)
+            needs = {digest: one for digest, one in self._needs.items() if one is not None}
+            why_not = offer.why_not(release, device.place, device.facts, needs)
+            return Fit(offer.called, "" if file is None else file.blob.digest, "; ".join(why_not))
         return None

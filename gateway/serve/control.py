@@ -13,7 +13,7 @@ import httpx
 
 import gateway
 from gateway.admin.app import operator_app
-from gateway.admin.plane import MeasureQuery, RolloutQuery, RouteQuery, TokenQuery
+from gateway.admin.plane import PREFIX, MeasureQuery, ReleaseQuery, RolloutQuery, RouteQuery, TokenQuery
 from gateway.control.signing import SigningError
 from gateway.core.config import Config
 from gateway.core.place import Place
@@ -34,6 +34,7 @@ from oip.reasons import STATUS, Reason
 
 DATA_PLANE = "DataPlane"
 EDGE_HUB = "EdgeHub"
+UPLOAD = f"{PREFIX}/artifacts"
 
 
 class Control:
@@ -82,8 +83,9 @@ class Control:
         self, method: str, target: str, body: bytes
     ) -> tuple[int, list[tuple[str, str]], bytes]:
         """One call of the operator API, as the data plane passed it on."""
-        # The API takes JSON alone, whatever a caller's tool calls it.
-        headers = {"content-type": "application/json"}
+        # The API takes JSON, whatever a caller's tool calls it; an artifact is whatever it is.
+        raw = method == "PUT" and target == UPLOAD
+        headers = {"content-type": "application/octet-stream" if raw else "application/json"}
         try:
             request = self._client.build_request(method, target, content=body, headers=headers)
         except httpx.InvalidURL:
@@ -166,7 +168,20 @@ class Control:
         return await self._ask("endpoints_view")
 
     async def models_view(self) -> list[dict[str, Any]]:
-        return await self._ask("models_view")
+        await self._known()
+        return self._upkeep.models.with_releases(await self._ask("models_view"))
+
+    async def upload_artifact(self, content: bytes) -> dict[str, Any]:
+        await self._known()
+        return await self._upkeep.models.upload(content)
+
+    async def push_release(self, model: str, query: ReleaseQuery) -> dict[str, Any]:
+        await self._known()
+        return await self._upkeep.models.push(model, query)
+
+    async def compat_view(self, model: str | None, version: str | None) -> list[dict[str, Any]]:
+        await self._known()
+        return await self._upkeep.models.compat(model, version)
 
     async def route(self, query: RouteQuery) -> dict[str, Any]:
         return await self._ask("dry_run", query.model_dump())

@@ -20,7 +20,7 @@ from gateway.pipeline.observer import Edges
 from gateway.pool.loopback import bind_replica_to_loopback
 from gateway.serve.crossing import answered, value_of
 from gateway.serve.own_loop import OwnLoop
-from gateway.serve.passage import CALL_TIMEOUT_S
+from gateway.serve.passage import CALL_TIMEOUT_S, UPLOAD_TIMEOUT_S
 from gateway.serve.runtime import Runtime
 from gateway.serve.settings import ReplicaSettings
 from gateway.store.blobs import BlobError, BlobStore
@@ -41,7 +41,7 @@ class DataPlane:
         bind_replica_to_loopback()
 
         async def operator(method: str, target: str, body: bytes) -> Any:
-            async with asyncio.timeout(CALL_TIMEOUT_S):
+            async with asyncio.timeout(UPLOAD_TIMEOUT_S if method == "PUT" else CALL_TIMEOUT_S):
                 return await control.operator.remote(method, target, body)
 
         asked = AskedControl(control, settings)

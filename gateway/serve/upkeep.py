@@ -38,6 +38,7 @@ from gateway.jobs.judging import measure_quality
 from gateway.jobs.training import train
 from gateway.serve.fleet_watch import FleetWatch
 from gateway.serve.known import KnownReleases
+from gateway.serve.models import Models
 from gateway.store.blobs import BlobStore
 from gateway.telemetry.metrics import ToldGauge
 from oip.errors import OipError
@@ -82,6 +83,7 @@ class Upkeep:
         self._ingest = Ingest(engine, known, consent, max(1, int(interval_s)))
         self._evidence = EvidenceBook(engine, known)
         self._fitting = Fitting(config, self.blobs)
+        self.models = Models(config, self.releases, self._devices, self._fitting.fit)
         self.followers = Followers(config, self.releases.get, plane.follow)
         self.rollouts = Rollouts(
             engine,
