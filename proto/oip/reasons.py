@@ -34,8 +34,6 @@ class Reason(StrEnum):
     """The request has passed this gateway before."""
     FORBIDDEN = "forbidden"
     """An operator's call from someone who is not one."""
-    CONFLICT = "conflict"
-    """An operator's call that what is there forbids."""
     NO_CANDIDATE = "no_candidate"
     """Places are allowed, but none meets the policy's requirements or is up."""
     DEADLINE = "deadline"
@@ -75,7 +73,6 @@ STATUS: dict[Reason, Status] = {
     Reason.FORBIDDEN: Status("PERMISSION_DENIED", 403),
     Reason.UNAUTHENTICATED: Status("UNAUTHENTICATED", 401),
     Reason.LOOP: Status("FAILED_PRECONDITION", 508),
-    Reason.CONFLICT: Status("FAILED_PRECONDITION", 409),
     Reason.NO_CANDIDATE: Status("UNAVAILABLE", 503),
     Reason.DEADLINE: Status("DEADLINE_EXCEEDED", 504),
     Reason.CANCELLED: Status("CANCELLED", 499),
