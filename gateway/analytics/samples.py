@@ -72,6 +72,8 @@ def read(
         name = sample_id(inputs)
     except (OipError, ValueError):
         return "nonsense"
+    if not inputs:
+        return "nonsense"
     return Kept(
         model,
         name,
