@@ -7,7 +7,7 @@ release that it starts from, may not be at the training place: TrainSpec raises.
 from __future__ import annotations
 
 import hashlib
-from collections import deque
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,6 +24,7 @@ HELD_OUT_ONE_IN = 5
 """So much of the labelled samples is held out for the gate."""
 LOG_BYTES = 2**20
 MAX_SENTENCE = 300
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,28 +165,26 @@ def one_sentence(words: str) -> str:
 
 
 class RunLog:
-    """The last LOG_BYTES of what a run printed, as text."""
+    """The last `most` bytes of what a run printed, as text without control characters."""
 
     def __init__(self, most: int = LOG_BYTES) -> None:
         self._most = most
-        self._parts: deque[str] = deque()
-        self._size = 0
+        self._kept = bytearray()
         self._cut = False
 
+    @property
+    def size(self) -> int:
+        """Bytes that are kept."""
+        return len(self._kept)
+
     def add(self, text: str) -> None:
-        self._parts.append(text)
-        self._size += len(text.encode())
-        while self._size > self._most:
-            first = self._parts.popleft()
-            size = len(first.encode())
-            over = self._size - self._most
-            self._size -= size
+        self._kept += _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r", "\n")).encode()
+        over = len(self._kept) - self._most
+        if over > 0:
+            del self._kept[:over]
             self._cut = True
-            if size > over:
-                kept = first.encode()[over:].decode(errors="ignore")
-                self._parts.appendleft(kept)
-                self._size += len(kept.encode())
 
     def text(self) -> str:
         """What is kept; a first line says so where there was more."""
-        return ("(earlier lines are not kept)\n" if self._cut else "") + "".join(self._parts)
+        kept = self._kept.decode(errors="ignore")
+        return ("(earlier lines are not kept)\n" if self._cut else "") + kept

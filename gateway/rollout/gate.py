@@ -16,6 +16,8 @@ from fractions import Fraction
 from gateway.core.config.updates import GateConfig
 from gateway.core.fleet import TrialReport
 
+CANDIDATE, CURRENT = "candidate ", "current "
+"""What the names of files in `Figures.unmeasured` begin with."""
 NAMED = 5
 """So many devices or classes are named in a sentence."""
 ACTIVE = "active"
@@ -94,7 +96,7 @@ class Verdict:
 
 def judge(figures: Figures, config: GateConfig) -> Verdict:
     """Hold what was found against the update's gate."""
-    rules: list[Rule] = [_held_out(figures), *_unmeasured(figures)]
+    rules: list[Rule] = [_held_out(figures), *_unmeasured(figures, config)]
     if _rows(figures):
         rules.append(_least(figures, config))
         if config.not_worse_than_current:
@@ -112,6 +114,9 @@ def _rows(figures: Figures) -> int:
 
 def _held_out(figures: Figures) -> Rule:
     rows = _rows(figures)
+    measured = [*figures.candidate.values(), *figures.current.values()]
+    if rows and any(quality.rows != measured[0].rows for quality in measured):
+        return Rule("held_out", False, "The files were not all measured on the same rows.", rows, 1)
     if rows:
         return Rule("held_out", True, f"There are {rows} held-out rows.", rows, 1)
     if not figures.candidate:
@@ -125,9 +130,14 @@ def _held_out(figures: Figures) -> Rule:
     )
 
 
-def _unmeasured(figures: Figures) -> list[Rule]:
+def _unmeasured(figures: Figures, config: GateConfig) -> list[Rule]:
+    compares = config.not_worse_than_current or config.per_class_drop < 1
     return [
-        Rule("runs", False, f"The file {name} could not be measured: {why}.")
+        Rule(
+            "runs",
+            False if name.startswith(CANDIDATE) or compares else None,
+            f"The file {name} could not be measured: {why}.",
+        )
         for name, why in figures.unmeasured.items()
     ]
 
@@ -282,7 +292,7 @@ def _latency(figures: Figures, config: GateConfig) -> Rule:
     if trial is None or trial.runs < 1 or not trial.p50_ms > 0:
         return Rule("latency_ratio", False, "No device has timed it.", None, bound)
     took = f"{figures.tried_on} takes {trial.p50_ms:.3g} ms"
-    if not trial.active_p50_ms > 0:
+    if trial.active_p50_ms == 0:
         return Rule("latency_ratio", None, f"{took}, and runs no version to compare with.", None, bound)
     ratio = trial.p50_ms / trial.active_p50_ms
     return Rule(
