@@ -141,9 +141,18 @@ async def test_it_waits_for_labels_and_says_so(desk: Desk) -> None:
     await desk.until(desk.came_to("gathering"))
     await desk.tick(2)
     assert desk.newest()["waits_for"] == (
-        "0 of 4 labelled samples are there, of 8 that are kept; large gives no labels: large is not reachable"
+        "0 of 4 labelled samples are there, of 8 that are kept; large gives no label: large is not reachable"
     )
     await desk.until(desk.came_to("training", "rolling"))
+
+
+async def test_a_sample_that_the_teacher_cannot_answer_holds_up_no_other(desk: Desk) -> None:
+    desk.world.faults["teach"] = [raised(Reason.MALFORMED, "input x has another shape")]
+    desk.world.samples = 5
+    await desk.until(desk.came_to("rolling"))
+    assert len(desk.world.labelled) == 4
+    desk.world.samples = 40
+    assert "0" * 64 not in desk.world.labelled
 
 
 async def test_the_operators_labels_come_from_the_file(tmp_path: Path) -> None:
