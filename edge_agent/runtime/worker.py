@@ -118,7 +118,7 @@ class _Worker:
     def _measure(self, engine: Engine, header: Mapping[str, Any]) -> None:
         """How long runs on the golden inputs take, one after the other; on zeros where there are none."""
         from edge_agent.runtime.engine import RunFailed, zeros
-        from edge_agent.runtime.golden import GoldenFailed, inputs_of
+        from oip.golden import GoldenFailed, inputs_of
 
         took: list[float] = []
         try:

@@ -58,6 +58,7 @@ class ListedRoll:
         if self.away or self.given is None:
             raise OipError(Reason.UNAVAILABLE, "control is away")
         return self.given
+
     async def deliver(self, device: Enrolled, request: bytes) -> bytes:
         if self.away:
             raise OipError(Reason.UNAVAILABLE, "control is away")
