@@ -247,6 +247,9 @@ def _log_to_stderr() -> None:
     logging.basicConfig(format="tidegate-agent: %(message)s", level=logging.INFO)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     logging.getLogger("asyncio").setLevel(logging.ERROR)
+    # What they make of signed metadata is said with the model.
+    logging.getLogger("tuf").setLevel(logging.CRITICAL)
+    logging.getLogger("securesystemslib").setLevel(logging.CRITICAL)
 
 
 def _print_version(asked: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -11,9 +11,9 @@ from edgewire.places import Place
 from edgewire.signals import Array
 from edgewire.v1 import edge_pb2
 
-Fetch = Callable[[str, int], AsyncIterator[bytes]]
+Fetch = Callable[[str, int], AsyncGenerator[bytes, None]]
 """Digest and offset -> the artifact's bytes from there. Raises OipError when the hub cannot give them."""
-Metadata = Callable[[str], AsyncIterator[bytes]]
+Metadata = Callable[[str], AsyncGenerator[bytes, None]]
 """Name -> a file of the signed metadata, in pieces. Raises OipError, NOT_FOUND where the hub has none of
 the name."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from random import Random
@@ -114,13 +114,13 @@ class Link:
         if self._stream is not None:
             await self._stream.drain(grace_s)
 
-    async def fetch(self, digest: str, offset: int) -> AsyncIterator[bytes]:
+    async def fetch(self, digest: str, offset: int) -> AsyncGenerator[bytes, None]:
         """edge_agent.ports.Fetch, from the hub that welcomed the device last."""
         async with aclosing(client.fetch(self._hub, self._state.credential, digest, offset)) as pieces:
             async for piece in pieces:
                 yield piece
 
-    async def metadata(self, name: str) -> AsyncIterator[bytes]:
+    async def metadata(self, name: str) -> AsyncGenerator[bytes, None]:
         """edge_agent.ports.Metadata, from the hub that welcomed the device last."""
         async with aclosing(client.metadata(self._hub, self._state.credential, name)) as pieces:
             async for piece in pieces:

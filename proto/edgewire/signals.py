@@ -45,7 +45,7 @@ def input_values(inputs: Mapping[str, Array]) -> dict[str, Values]:
     numeric = [array for array in inputs.values() if array.dtype.kind in "biuf" and array.size]
     if not numeric:
         return {}
-    rows = _rows([*inputs.values()])
+    rows = rows_of(inputs)
     parts = [array.astype(np.float64).reshape(rows, -1) for array in numeric]
     flat = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
     count = flat.shape[1]
@@ -56,6 +56,12 @@ def input_values(inputs: Mapping[str, Array]) -> dict[str, Values]:
         spread = np.square(flat - means[:, None])
         stds = np.sqrt(np.add.reduce(spread, axis=1) / count)
     return {INPUT_MEAN: _finite(means), INPUT_STD: _finite(stds)}
+
+
+def rows_of(inputs: Mapping[str, Array]) -> int:
+    """How many rows a request has, at least 1."""
+    lengths = {array.shape[0] if array.ndim > 1 else 0 for array in inputs.values()}
+    return lengths.pop() if len(lengths) == 1 and 0 not in lengths else 1
 
 
 def output_values(outputs: Mapping[str, Array]) -> dict[str, Values]:
@@ -134,11 +140,6 @@ def latency_quantile(counts: Mapping[int, int], share: float) -> float | None:
         if seen >= wanted:
             return latency_of(at)
     return latency_of(max(counts))
-
-
-def _rows(arrays: Sequence[Array]) -> int:
-    lengths = {array.shape[0] if array.ndim > 1 else 0 for array in arrays}
-    return lengths.pop() if len(lengths) == 1 and 0 not in lengths else 1
 
 
 def _finite(values: Values, instead: float | None = None) -> Values:

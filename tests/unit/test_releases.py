@@ -360,7 +360,7 @@ async def test_a_change_that_cannot_be_signed_is_kept_and_signed_later(
 
         with monkeypatch.context() as patch:
             patch.setattr(BlobStore, "_put", full)
-            with pytest.raises(OipError, match="recorded and not signed yet.*the disk is full") as error:
+            with pytest.raises(OipError, match=r"recorded and not signed yet.*the disk is full") as error:
                 await shop.releases.add("digits", {"onnx": ("onnx", b"x", None)}, source="push")
             assert error.value.reason is Reason.UNAVAILABLE
         assert device.custom(target_name("digits", "2", "onnx")) is None
@@ -438,9 +438,9 @@ async def test_the_root_key_may_be_elsewhere_and_no_other(tmp_path: Path):
     config, keys = config_of(tmp_path), tmp_path / "state" / "keys"
     async with shop_of(config, tmp_path / "state"):
         pass
-    assert {path.name: path.stat().st_mode & 0o777 for path in keys.iterdir()} == {
-        name: 0o600 for name in ("root.pem", "targets.pem", "snapshot.pem", "timestamp.pem", "versions.json")
-    }
+    assert {path.name: path.stat().st_mode & 0o777 for path in keys.iterdir()} == dict.fromkeys(
+        ("root.pem", "targets.pem", "snapshot.pem", "timestamp.pem", "versions.json"), 384
+    )
     (keys / "root.pem").rename(tmp_path / "root.pem")
     async with shop_of(config, tmp_path / "state") as shop:
         assert client(shop, tmp_path).custom(FILE) is not None
@@ -473,7 +473,7 @@ async def test_an_emptied_store_is_signed_on_from_where_devices_are(tmp_path: Pa
     for path in shop.metadata.iterdir():
         path.unlink()
     (tmp_path / "state" / "keys" / "root.pem").unlink()
-    with pytest.raises(SigningError, match="no root of trust and .*root.pem is missing"):
+    with pytest.raises(SigningError, match=r"no root of trust and .*root\.pem is missing"):
         async with shop_of(config, tmp_path / "state"):
             pass
 
