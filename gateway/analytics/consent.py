@@ -61,7 +61,11 @@ class Consent:
 
     def may_go(self, model: str, origin: Origin, allowed: AllowedSet, place: Place) -> bool:
         """Whether a sample that is kept may go to a place: where it is trained, or a teacher's."""
-        return self._of(model, origin).narrowed(allowed).allows(place)
+        return self.left(model, origin, allowed).allows(place)
+
+    def left(self, model: str, origin: Origin, allowed: AllowedSet) -> AllowedSet:
+        """What the model's class leaves of a request's own set."""
+        return self._of(model, origin).narrowed(allowed)
 
     def training(self, model: str) -> Place | None:
         """Where the model's samples are trained on; None where none are wanted."""

@@ -22,6 +22,7 @@ from edgewire.v1 import edge_pb2
 from gateway.analytics.consent import Consent
 from gateway.core.place import Origin
 from gateway.core.training import Sample
+from gateway.core.training_run import PlacedSample
 from gateway.store.tables import samples
 from oip.errors import OipError
 from oip.infer import Array, parse_request
@@ -145,9 +146,10 @@ class Samples:
 
     async def for_training(
         self, model: str, training: Place, labels: Mapping[str, Sequence[int]] | None = None
-    ) -> list[Sample]:
-        """Every labelled sample that may go to the training place, by id. `labels` are the operator's by
-        sample, and go before a teacher's; one that has not as many as the sample has rows is left out."""
+    ) -> list[PlacedSample]:
+        """Every labelled sample that may go to the training place, by id, with where it may go at all.
+        `labels` are the operator's by sample, and go before a teacher's; one that has not as many as the
+        sample has rows is left out."""
         told = labels or {}
         chosen: list[Kept] = []
         for one in await self._at(model, training):
@@ -155,7 +157,9 @@ class Samples:
             if mine is not None and len(mine) == one.rows:
                 chosen.append(replace(one, labels=tuple(mine)))
         whole = await self._whole(chosen)
-        return await asyncio.to_thread(lambda: sorted(map(_sample, whole), key=lambda sample: sample.id))
+        left = [(one, places) for one in whole if (places := self._left(one)) is not None]
+        found = await asyncio.to_thread(lambda: [PlacedSample(_sample(one), places) for one, places in left])
+        return sorted(found, key=lambda placed: placed.sample.id)
 
     async def _at(self, model: str, place: Place) -> list[Kept]:
         """Those that may be at a place, newest first, without their requests. Every way out of the store
@@ -182,6 +186,14 @@ class Samples:
         except ValueError:
             return False
         return self._consent.may_go(one.model, Origin(one.site or None), allowed, place)
+
+    def _left(self, one: Kept) -> str | None:
+        """Where a sample may go by now: its class may allow less than when it was kept. None where that cannot
+        be told."""
+        try:
+            return self._consent.left(one.model, Origin(one.site or None), decode(one.places)).encode()
+        except ValueError:
+            return None
 
 
 _COLUMNS = ("model", "id", "site", "places", "version", "confidence", "taken_at", "rows", "request")
