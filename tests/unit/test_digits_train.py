@@ -76,7 +76,7 @@ def test_its_reference_is_that_of_the_images_trained_on(trained: TrainResult):
     assert trained.reference.keys() == {INPUT_MEAN, INPUT_STD, CONFIDENCE}
     for reference in trained.reference.values():
         assert len(reference.edges) <= 15
-        assert sum(reference.counts) == 2 * len(training_images()[0]) + SAMPLES
+        assert sum(reference.counts) == 6 * len(training_images()[0]) + SAMPLES
     # Bins are wider than the steps of the int8 file: it is not taken for drift.
     confidence = trained.reference[CONFIDENCE]
     seen = output_values(run_tflite(trained.files["tflite"].content, {"pixels": DRIFTED[SAMPLES:]}))
@@ -91,7 +91,7 @@ def test_it_tells_its_progress(trained: TrainResult, told: list[tuple[float, str
     assert len(told) > 10
     assert shares == sorted(shares)
     assert told[-1][0] == 1.0
-    assert told[0][1] == "epoch 1 of 60"
+    assert told[0][1] == "epoch 1 of 30"
 
 
 def test_it_trains_without_samples_and_then_as_the_first_version_was():

@@ -39,13 +39,14 @@ def fit(
     labels: Labels,
     *,
     seed: int,
+    epochs: int = EPOCHS,
     importance: Floats | None = None,
-    told: Callable[[int], None] = lambda epochs: None,
+    told: Callable[[int], None] = lambda done: None,
 ) -> Weights:
     """Fit a new network with Adam on cross-entropy; the same seed gives the same weights on one machine.
 
     `importance`, FP32 [N], says how much each image counts beside the others; None: all the same. `told`
-    hears how many of the EPOCHS are over.
+    hears how many epochs are over.
     """
     rng = np.random.default_rng(seed)
     weights = Weights(
@@ -58,7 +59,7 @@ def fit(
     first = [np.zeros_like(w) for w in weights]
     second = [np.zeros_like(w) for w in weights]
     step = 0
-    for epoch in range(1, EPOCHS + 1):
+    for epoch in range(1, epochs + 1):
         order = rng.permutation(len(pixels))
         for begin in range(0, len(order), BATCH):
             chosen = order[begin : begin + BATCH]

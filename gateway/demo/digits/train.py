@@ -2,8 +2,8 @@
 
 Cameras get turned and their lenses dirty. The labelled samples tell how: the turn and the contrast under
 which the training images look most like the samples of the same digits. The network is then fitted to the
-training images as they are and so changed, and to the samples themselves, which together count as much as
-the training images do. Held-out images are never read, but for golden vectors, which train nothing.
+training images as they are and so changed, each turned a little besides, which keeps what it knew, and to
+the samples themselves. Held-out images are never trained on.
 """
 
 from __future__ import annotations
@@ -21,6 +21,12 @@ from gateway.demo.digits.network import EPOCHS, Floats, Labels, fit
 
 TURNS = range(-60, 61, 5)
 """Degrees that are tried."""
+WOBBLE = (-8, 0, 8)
+"""Degrees by which images are turned besides: a camera is not turned by the same for ever."""
+UPDATE_EPOCHS = 30
+"""Each sees every image in six views."""
+SAMPLES_SHARE = 0.15
+"""How much the samples together count beside all the views."""
 BINS = 16
 CONFIDENCE_EDGES = tuple(k / 10 for k in range(1, 10))
 FITTED = 0.8
@@ -30,22 +36,25 @@ FITTED = 0.8
 def run(job: TrainJob) -> TrainResult:
     """Raises ValueError for samples that are no digits."""
     base, base_labels = training_images()
-    pixels, labels = [base], [base_labels]
-    importance = [np.ones(len(base), np.float32)]
     seen, seen_labels = _samples(job)
     if len(seen):
         degrees, contrast = likeness(base, base_labels, seen, seen_labels)
         print(f"samples look like digits turned by {degrees} degrees at {contrast:.0%} of the contrast")
-        pixels += [rotate_and_fade(base, degrees, contrast), seen]
-        labels += [base_labels, seen_labels]
-        importance += [np.ones(len(base), np.float32), np.full(len(seen), len(base) / len(seen), np.float32)]
-    every, truth = np.concatenate(pixels), np.concatenate(labels)
+        views = [rotate_and_fade(base, more, 1.0) for more in WOBBLE]
+        views += [rotate_and_fade(base, degrees + more, contrast) for more in WOBBLE]
+        epochs, share = UPDATE_EPOCHS, SAMPLES_SHARE * len(views) * len(base) / len(seen)
+    else:
+        views, epochs, share = [base], EPOCHS, 0.0
+    every, truth = np.concatenate([*views, seen]), np.concatenate([*[base_labels] * len(views), seen_labels])
+    importance = np.ones(len(every), np.float32)
+    importance[len(every) - len(seen) :] = share
     weights = fit(
         every,
         truth,
         seed=SEED,
-        importance=np.concatenate(importance),
-        told=lambda epochs: job.progress(FITTED * epochs / EPOCHS, f"epoch {epochs} of {EPOCHS}"),
+        epochs=epochs,
+        importance=importance,
+        told=lambda done: job.progress(FITTED * done / epochs, f"epoch {done} of {epochs}"),
     )
     spread = np.random.default_rng(SEED).permutation(len(every))[:CALIBRATION]
     accuracy = weights.accuracy(*held_out_images())
