@@ -13,6 +13,8 @@ from enum import StrEnum
 from edgewire.allowed import decode
 from edgewire.places import Place
 
+Key = tuple[str, str]
+"""A release: its model and version."""
 FORMATS = ("tflite", "onnx")
 ANYWHERE = ""
 """`places` of what was made from the operator's own data alone."""
@@ -102,6 +104,12 @@ def narrowed_places(places: str, others: Iterable[str]) -> str:
         found = other if found is None else found.narrowed(other)
         found.encode()  # a set too long to be told is not multiplied any further
     return ANYWHERE if found is None else found.encode()
+
+
+def signed_slot(model: str, called: str, slot: str) -> str:
+    """The slot in the name of a signed target, for a release of `model` that devices call `called`: models
+    that share a name on devices share no target."""
+    return slot if called == model else f"{model}:{slot}"
 
 
 @dataclass(frozen=True, slots=True)

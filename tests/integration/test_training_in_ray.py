@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,10 @@ def cluster() -> Iterator[None]:
     )
     yield
     ray.shutdown()
+    # Ray leaves its processes' handles to the collector, which would warn of them in a test of somebody else's.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def placed(number: int, places: str = HERE) -> PlacedSample:
