@@ -255,7 +255,7 @@ def test_a_bar_is_shown_only_when_it_takes_long(monkeypatch: pytest.MonkeyPatch)
     from gateway.cli import models
 
     starts: list[Progress] = []
-    monkeypatch.setattr(Progress, "start", starts.append)
+    monkeypatch.setattr(Progress, "start", lambda bar: starts.append(bar))
     with models._bar(10) as sent:
         sent(5)
         assert not starts
