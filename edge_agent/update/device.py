@@ -6,11 +6,13 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edge_agent.ports import Hub
+from edge_agent.faults import unexpected
+from edge_agent.ports import Hub, Observer, Served
 from edge_agent.runtime import RuntimeSettings
 from edge_agent.runtime.launch import TrialFailed
 from edge_agent.update import decide, events
@@ -20,6 +22,7 @@ from edge_agent.update.fetch import NotBrought
 from edge_agent.update.plan import Phase, Slot, State, Target, kept, with_active
 from edge_agent.update.serving import Serving, serving, state_of
 from edge_agent.update.trials import Trials
+from edgewire.allowed import NOTHING
 from edgewire.v1 import edge_pb2
 from oip.errors import OipError
 from oip.names import shown, version_fault
@@ -34,6 +37,7 @@ LOADING = max(2, os.cpu_count() or 1)
 """Models that are loaded and tried at once: each takes a process and its memory."""
 TRUST = "trust"
 """The folder of the signed metadata."""
+_INSIDE = "The agent failed inside; its log says where."
 
 
 class DeviceModels:
@@ -42,7 +46,10 @@ class DeviceModels:
     Everything runs on the loop that `start` runs on.
     """
 
-    def __init__(self, folder: Path, settings: RuntimeSettings | None = None) -> None:
+    def __init__(
+        self, folder: Path, settings: RuntimeSettings | None = None, observer: Observer | None = None
+    ) -> None:
+        self._observer = observer
         self._settings = settings or RuntimeSettings()
         self._disk = Disk(folder)
         self._bringing = Bringing(self._disk, folder / TRUST, self._settings.max_artifact_mb * 2**20)
@@ -86,14 +93,22 @@ class DeviceModels:
         """As `ports.Models.desire`."""
         if self._closed:
             return
+        if self._observer is not None:
+            self._observer.desire(desired, hub.there)
         self._bringing.hub = hub
         self._trials.desire(_targets(desired.trials, "to be tried on"))
         self._happened(events.Desired(_targets(desired.models, "of")))
 
-    async def infer(self, request: bytes, timeout_s: float) -> bytes:
+    async def infer(self, request: bytes, timeout_s: float, asked: str | None = NOTHING) -> bytes:
         """As `ports.Models.infer`."""
         view = scan_request(request)
-        return await self._serves(view.model_name, view.model_version).served.infer(request, timeout_s)
+        entry = self._serves(view.model_name, view.model_version)
+        if self._observer is None:
+            return await entry.served.infer(request, timeout_s)
+        served = Served(entry.target.model, entry.target.version, entry.target.digest)
+        return await self._observer.observe(
+            served, request, asked, timeout_s, lambda seen: entry.served.infer(request, timeout_s, seen)
+        )
 
     def metadata(self, model: str, version: str) -> bytes:
         return self._serves(model, version).metadata
@@ -157,15 +172,17 @@ class DeviceModels:
     def _do(self, command: events.Command) -> None:
         match command:
             case events.Restore(target):
-                self._begin(target.model, self._restore(target))
+                self._begin(
+                    partial(self._restore, target), events.RestoreFailed(target, _INSIDE, damaged=False)
+                )
             case events.Verify(target):
-                self._begin(target.model, self._verify(target))
+                self._begin(partial(self._verify, target), events.FetchFailed(target, _INSIDE))
             case events.Fetch(target):
-                self._begin(target.model, self._fetch(target))
+                self._begin(partial(self._fetch, target), events.FetchFailed(target, _INSIDE))
             case events.Try(target):
-                self._begin(target.model, self._try(target))
+                self._begin(partial(self._try, target), events.TryFailed(target, _INSIDE))
             case events.Wait(target, seconds):
-                self._begin(target.model, self._wait(target, seconds))
+                self._begin(partial(self._wait, target, seconds), events.RetryDue(target))
             case events.Commit(target):
                 self._commit(target)
             case events.Swap(target):
@@ -196,15 +213,24 @@ class DeviceModels:
         leaving = frozenset(digest for entry in self._leaving for digest, _ in entry.target.files)
         self._disk.sweep(kept(self._state) | self._trials.kept() | leaving)
 
-    def _begin(self, model: str, work: Coroutine[Any, Any, None]) -> None:
-        """A model's next job. What it replaces has come to its end, or it would have been cancelled."""
-        task = asyncio.create_task(work, name=f"tidegate update {model}")
-        self._jobs[model] = task
-        task.add_done_callback(self._noted)
+    def _begin(
+        self,
+        work: Callable[[], Coroutine[Any, Any, events.Event]],
+        broken: events.RestoreFailed | events.FetchFailed | events.TryFailed | events.RetryDue,
+    ) -> None:
+        """A model's next job, and what happens when it ends; `broken` when it ends by a fault of the
+        agent's own. What it replaces has come to its end, or it would have been cancelled."""
 
-    def _noted(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (fault := task.exception()) is not None:
-            _log.error("an update ended by a fault of the agent's own", exc_info=fault)
+        async def job() -> None:
+            try:
+                event = await work()
+            except Exception as fault:
+                unexpected(fault, "an update")
+                event = broken
+            self._happened(event)
+
+        model = broken.target.model
+        self._jobs[model] = asyncio.create_task(job(), name=f"tidegate update {model}")
 
     def _let_end(self, task: asyncio.Task[None]) -> None:
         self._ending.add(task)
@@ -222,7 +248,7 @@ class DeviceModels:
         self._leaving.remove(entry)
         self._sweep()
 
-    async def _restore(self, target: Target) -> None:
+    async def _restore(self, target: Target) -> events.Event:
         model = shown(target.model)
         try:
             whole = await asyncio.to_thread(self._holds, target)
@@ -230,51 +256,42 @@ class DeviceModels:
             whole = False
         if not whole:
             reason = f"The artifact of model {model} is gone from this device's disk or was changed there."
-            self._happened(events.RestoreFailed(target, reason, damaged=True))
-            return
+            return events.RestoreFailed(target, reason, damaged=True)
         try:
             self._tried[target.model] = await self._launch(target)
         except TrialFailed as fault:
             reason = f"Model {model} version {target.version} no longer works on this device: {fault}."
-            self._happened(events.RestoreFailed(target, reason, damaged=False))
-        else:
-            self._happened(events.Restored(target))
+            return events.RestoreFailed(target, reason, damaged=False)
+        return events.Restored(target)
 
-    async def _verify(self, target: Target) -> None:
+    async def _verify(self, target: Target) -> events.Event:
         plan = self._state.plans[target.model]
         try:
             order = await self._bringing.verify(target, plan.active, plan.previous)
         except NotBrought as fault:
-            self._not_brought(target, fault)
-        else:
-            self._happened(events.Verified(target, order))
+            return _not_brought(target, fault)
+        return events.Verified(target, order)
 
-    async def _fetch(self, target: Target) -> None:
+    async def _fetch(self, target: Target) -> events.Event:
         try:
             await self._bringing.fetch(target)
         except NotBrought as fault:
-            self._not_brought(target, fault)
-        else:
-            self._happened(events.Fetched(target))
+            return _not_brought(target, fault)
+        return events.Fetched(target)
 
-    def _not_brought(self, target: Target, fault: NotBrought) -> None:
-        no_hub = isinstance(fault, NoHub)
-        self._happened(events.FetchFailed(target, str(fault), again=fault.again, no_hub=no_hub))
-
-    async def _try(self, target: Target) -> None:
+    async def _try(self, target: Target) -> events.Event:
         try:
             self._tried[target.model] = await self._launch(target)
         except TrialFailed as fault:
             reason = (
                 f"Model {shown(target.model)} version {target.version} does not work on this device: {fault}."
             )
-            self._happened(events.TryFailed(target, reason))
-        else:
-            self._happened(events.Tried(target))
+            return events.TryFailed(target, reason)
+        return events.Tried(target)
 
-    async def _wait(self, target: Target, seconds: float) -> None:
+    async def _wait(self, target: Target, seconds: float) -> events.Event:
         await asyncio.sleep(seconds * random.uniform(0.8, 1.2))
-        self._happened(events.RetryDue(target))
+        return events.RetryDue(target)
 
     async def _launch(self, target: Target) -> Serving:
         """Raises TrialFailed."""
@@ -302,7 +319,6 @@ class DeviceModels:
         entry.served.on_fallen = lambda how: self._fell(target, how)
         if not self._state.plans[target.model].proven:
             entry.probation = asyncio.create_task(self._prove(entry), name=f"tidegate proof {target.model}")
-            entry.probation.add_done_callback(self._noted)
 
     def _fell(self, target: Target, how: str) -> None:
         reason = f"Model {shown(target.model)} version {target.version} does not keep running here: {how}."
@@ -322,6 +338,10 @@ class DeviceModels:
 
     def _holds(self, target: Target) -> bool:
         return all(self._disk.holds(digest, size) for digest, size in target.files)
+
+
+def _not_brought(target: Target, fault: NotBrought) -> events.Event:
+    return events.FetchFailed(target, str(fault), again=fault.again, no_hub=isinstance(fault, NoHub))
 
 
 def _targets(desired: Iterable[edge_pb2.DesiredModel], what: str) -> tuple[Target, ...]:

@@ -61,10 +61,10 @@ class Consent:
 
     def may_go(self, model: str, origin: Origin, allowed: AllowedSet, place: Place) -> bool:
         """Whether a sample that is kept may go to a place: where it is trained, or a teacher's."""
-        return self.places(model, origin, allowed).allows(place)
+        return self.left(model, origin, allowed).allows(place)
 
-    def places(self, model: str, origin: Origin, allowed: AllowedSet) -> AllowedSet:
-        """Where a sample that is kept may go."""
+    def left(self, model: str, origin: Origin, allowed: AllowedSet) -> AllowedSet:
+        """What the model's class leaves of a request's own set."""
         return self._of(model, origin).narrowed(allowed)
 
     def training(self, model: str) -> Place | None:

@@ -147,9 +147,9 @@ class Samples:
     async def for_training(
         self, model: str, training: Place, labels: Mapping[str, Sequence[int]] | None = None
     ) -> list[PlacedSample]:
-        """Every labelled sample that may go to the training place, by id, with where it may go by its own set
-        and its model's class. `labels` are the operator's by sample, and go before a teacher's; one that
-        has not as many as the sample has rows is left out."""
+        """Every labelled sample that may go to the training place, by id, with where it may go at all.
+        `labels` are the operator's by sample, and go before a teacher's; one that has not as many as the
+        sample has rows is left out."""
         told = labels or {}
         chosen: list[Kept] = []
         for one in await self._at(model, training):
@@ -157,13 +157,9 @@ class Samples:
             if mine is not None and len(mine) == one.rows:
                 chosen.append(replace(one, labels=tuple(mine)))
         whole = await self._whole(chosen)
-        placed = await asyncio.to_thread(
-            lambda: [PlacedSample(_sample(one), self._places(one)) for one in whole]
-        )
-        return sorted(placed, key=lambda one: one.sample.id)
-
-    def _places(self, one: Kept) -> str:
-        return self._consent.places(one.model, Origin(one.site or None), decode(one.places)).encode()
+        left = [(one, places) for one in whole if (places := self._left(one)) is not None]
+        found = await asyncio.to_thread(lambda: [PlacedSample(_sample(one), places) for one, places in left])
+        return sorted(found, key=lambda placed: placed.sample.id)
 
     async def _at(self, model: str, place: Place) -> list[Kept]:
         """Those that may be at a place, newest first, without their requests. Every way out of the store
@@ -190,6 +186,14 @@ class Samples:
         except ValueError:
             return False
         return self._consent.may_go(one.model, Origin(one.site or None), allowed, place)
+
+    def _left(self, one: Kept) -> str | None:
+        """Where a sample may go by now: its class may allow less than when it was kept. None where that cannot
+        be told."""
+        try:
+            return self._consent.left(one.model, Origin(one.site or None), decode(one.places)).encode()
+        except ValueError:
+            return None
 
 
 _COLUMNS = ("model", "id", "site", "places", "version", "confidence", "taken_at", "rows", "request")

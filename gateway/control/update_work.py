@@ -34,6 +34,10 @@ logger = logging.getLogger(__name__)
 AGAIN_S = 5.0
 """Until what a run made is offered once more to a store that did not take it."""
 TAUGHT_AT_A_TIME = 32
+_AWAY = frozenset(
+    {Reason.UNAVAILABLE, Reason.MODEL_UNAVAILABLE, Reason.OVERLOADED, Reason.DRAINING, Reason.DEADLINE}
+)
+"""Reasons of a teacher's that another sample would meet as well."""
 _QUALITY: TypeAdapter[MeasuredQuality] = TypeAdapter(MeasuredQuality)
 
 
@@ -46,6 +50,8 @@ class Work:
         self._updates = {update.model: update for update in config.updates}
         self._places = {e.name: e.place for e in config.endpoints}
         self._again_s = again_s
+        self._unteachable: set[tuple[str, str]] = set()
+        """Samples that a teacher has no answer to: until control starts again it is not asked for them."""
 
     def configured(self, model: str) -> UpdateConfig:
         """A pushed release of a model without an update is judged by what a gate asks by itself."""
@@ -144,14 +150,22 @@ class Work:
         place = self._places.get(teacher)
         if place is None:
             return f"{teacher} has no place of its own, so no sample is shown to it"
-        for one in await self._ports.samples.unlabelled(model, place, TAUGHT_AT_A_TIME):
+        refused, said = self._unteachable, ""
+        for one in await self._ports.samples.unlabelled(model, place, TAUGHT_AT_A_TIME + len(refused)):
+            if (model, one.id) in refused:
+                continue
             try:
                 labels = await self._ports.teach(model, teacher, one.request, one.places)
             except OipError as error:
-                return f"{teacher} gives no labels: {error.message}"
+                said = f"{teacher} gives no label: {error.message}"
+                if error.reason in _AWAY:
+                    return said
+                refused.add((model, one.id))
+                continue
             if not await self._ports.samples.label(model, one.id, labels):
-                return f"{teacher} gave {len(labels)} labels for a sample of {one.rows} rows"
-        return ""
+                said = f"{teacher} gave {len(labels)} labels for a sample of {one.rows} rows"
+                refused.add((model, one.id))
+        return said
 
     async def _operators(self, labels: LabelsConfig | None) -> tuple[Mapping[str, Sequence[int]], str]:
         """The operator's labels by sample, and what is wrong with the file, in a clause."""

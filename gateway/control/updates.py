@@ -110,7 +110,10 @@ class Updates:
         async with self._turn:
             for model, cause in await self.watches.look(self._updating):
                 if self._updates_itself(model):
-                    await self._begin(model, cause)
+                    try:
+                        await self._begin(model, cause)
+                    except OipError as error:
+                        logger.warning("the drift of %s waits: %s", model, error.message)
             for id in [state.id for state in self._states.values() if state.open]:
                 try:
                     await self._go_on(self._states[id])
@@ -200,9 +203,9 @@ class Updates:
         return round(report_interval_s(self._config.updates) * 1000)
 
     async def _begin(self, model: str, cause: Cause, version: str = "") -> str:
-        self._last += 1
-        state = begin(f"u{self._last}", model, cause, self._wall(), version)
+        state = begin(f"u{self._last + 1}", model, cause, self._wall(), version)
         await self._write(state)
+        self._last += 1
         self._states[state.id] = state
         logger.info("update %s of %s began: %s", state.id, model, cause.origin)
         await self._forget_old()
@@ -337,10 +340,10 @@ class Updates:
             update.train is not None,
         )
 
-    def _updating(self, model: str) -> bool:
-        return any(
-            s.open and s.model == model and s.cause.origin is not Origin.PUSH for s in self._states.values()
-        )
+    def _updating(self, model: str, since: float) -> bool:
+        """Whether an update of the model is under way, or was at any time since an instant."""
+        mine = (s for s in self._states.values() if s.model == model and s.cause.origin is not Origin.PUSH)
+        return any(state.open or state.times[-1][1] >= since for state in mine)
 
     def _updates_itself(self, model: str) -> bool:
         return self._work.configured(model).train is not None

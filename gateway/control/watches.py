@@ -87,15 +87,16 @@ class Watches:
     def all(self) -> Mapping[str, Watch]:
         return dict(self._watches)
 
-    async def look(self, updating: Callable[[str], bool]) -> list[tuple[str, Cause]]:
-        """Look at every model that it is time for. Answers those that are to be updated, and why."""
+    async def look(self, updating: Callable[[str, float], bool]) -> list[tuple[str, Cause]]:
+        """Look at every model that it is time for. Answers those that are to be updated, and why. `updating`:
+        whether a model has been in an update at any time since an instant."""
         found: list[tuple[str, Cause]] = []
         for model, update in self._updates.items():
             now = self._wall()
             if now - self._watches[model].looked_at < _interval(update):
                 continue
             try:
-                asked = await self._look(update, now, updating(model))
+                asked = await self._look(update, now, updating(model, self._watches[model].looked_at))
             except SQLAlchemyError as error:
                 logger.warning("the drift of a model cannot be looked at (%s)", type(error).__name__)
                 continue

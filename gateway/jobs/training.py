@@ -26,19 +26,19 @@ from gateway.jobs.trainer_task import Message, shepherd
 Heard = Callable[[RunEvent], None]
 
 
-async def train(spec: TrainSpec, heard: Heard, first: int = 1) -> TrainResult:
-    """Run the trainer until it gives a result, again after what may pass, as often as configured, the attempt
-    of number `first` being the next.
+async def train(spec: TrainSpec, heard: Heard, attempt: int = 1) -> TrainResult:
+    """Run the trainer until it gives a result, again after what may pass, as often as configured. `attempt`:
+    the number of the first one, where those before it failed in another process.
 
     Cancelled, it ends the trainer's process before it returns. Ray must be started. Raises TrainFailed.
     """
-    for attempt in itertools.count(first):
+    for number in itertools.count(attempt):
         try:
-            return await _attempt(spec, heard, attempt)
+            return await _attempt(spec, heard, number)
         except TrainFailed as failed:
-            if not may_retry(failed.fault, attempt, spec.train.retries):
+            if not may_retry(failed.fault, number, spec.train.retries):
                 raise
-            heard(RunEvent(RunKind.RETRYING, failed.sentence, attempt=attempt))
+            heard(RunEvent(RunKind.RETRYING, failed.sentence, attempt=number))
     raise AssertionError("attempts are counted without end")
 
 

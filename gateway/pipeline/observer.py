@@ -180,11 +180,14 @@ class Observer:
             self._away = True
 
     async def _report_on(self) -> None:
-        while not self._closing.is_set():
+        while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._report_s):
                     await self._closing.wait()
+            last = self._closing.is_set()
             await self.report()
+            if last:
+                return
 
     async def _learn(self, seen: set[tuple[str, str]]) -> None:
         """The bins of versions that were not known before."""

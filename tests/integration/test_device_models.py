@@ -305,6 +305,7 @@ async def test_what_ends_its_requests_keeps_its_file(device: DeviceModels, hub: 
     await until(lambda: device.inflight == 8)
     hub.wish(device, hub.desired("m", new, "2"))
     await until(lambda: state(device, "m").active_version == "2", 30)
+    hub.wish(device)
     assert device.inflight
     assert blob.exists()
     await asyncio.gather(*running)

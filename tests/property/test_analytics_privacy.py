@@ -197,7 +197,7 @@ async def check(folder: Path, world: World) -> tuple[int, int, int]:
     later = Samples(engine, Consent(config_of(world, world.later)))
     rng = random.Random(1)
     for n in range(MODELS):
-        for where in (world.training[n], *rng.choice(LOCATIONS)):
+        for where in (world.training[n], rng.choice(LOCATIONS)):
             out = await later.unlabelled(f"m{n}", place_of(where), 9)
             may_go = permits(world.later[n], where, (origin[0], None)) and permits(
                 world.sets[n], where, nowhere

@@ -65,16 +65,14 @@ class Repository:
         version: str,
         data: bytes,
         golden: bytes = b"",
-        *,
-        order: int | None = None,
+        /,
         slot: str = "tflite",
         **custom: Any,
     ) -> tuple[str, str]:
-        """Sign a file, by the next order of its model where none is given; the names of its targets."""
-        if order is None:
-            order = self.orders.get(model, 0) + 1
-        self.orders[model] = max(order, self.orders.get(model, 0))
-        said: dict[str, Any] = {"model": model, "version": version, "format": "tflite", "order": order}
+        """Sign a file by the next order of its model, with `custom` in place of or besides what is usual;
+        the names of its targets."""
+        self.orders[model] = self.orders.get(model, 0) + 1
+        said = {"model": model, "version": version, "format": "tflite", "order": self.orders[model]}
         said |= custom
         beside = ""
         if golden:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from edgewire.allowed import decode
 from edgewire.places import Place, Tier
 from edgewire.v1 import edge_pb2
 from gateway.analytics import samples as samples_module
@@ -66,7 +67,7 @@ async def test_labels_of_a_teacher_and_of_the_operator(shelf: Shelf):
     assert not await shelf.samples.label("digits", name_of(9.0, 2), [5])
     assert not await shelf.samples.label("digits", name_of(7.0), [5])
     told = {name_of(1.0): (6,), name_of(9.0, 2): (1, 2), name_of(2.0): (1, 2), "0" * 64: (3,)}
-    found = await shelf.samples.for_training("digits", TRAINING, told)
+    found = [placed.sample for placed in await shelf.samples.for_training("digits", TRAINING, told)]
     assert {one.id: one.labels.tolist() for one in found} == {
         name_of(0.0): [4],
         name_of(1.0): [6],
@@ -93,7 +94,7 @@ async def test_a_request_without_rows_becomes_one_row(shelf: Shelf):
     await shelf.keep(given)
     (one,) = await shelf.samples.listed("digits")
     (made,) = await shelf.samples.for_training("digits", TRAINING, {one.id: [3]})
-    assert made.inputs["x"].tolist() == [[0.0, 1.0, 2.0, 3.0]]
+    assert made.sample.inputs["x"].tolist() == [[0.0, 1.0, 2.0, 3.0]]
 
 
 async def test_only_those_that_may_go_there_are_handed_out(shelf: Shelf):
@@ -101,7 +102,8 @@ async def test_only_those_that_may_go_there_are_handed_out(shelf: Shelf):
     for id in (name_of(1.0), name_of(2.0)):
         await shelf.samples.label("digits", id, [1])
     assert len(await shelf.samples.for_training("digits", TRAINING)) == 2
-    assert [one.id for one in await shelf.samples.for_training("digits", CLOUD)] == [name_of(1.0)]
+    (placed,) = await shelf.samples.for_training("digits", CLOUD)
+    assert placed.sample.id == name_of(1.0)
     assert await shelf.samples.unlabelled("digits", CLOUD, 9) == []
     assert [one.id for one in await shelf.samples.labelled("digits", CLOUD)] == [name_of(1.0)]
 
@@ -110,7 +112,11 @@ async def test_a_class_that_was_narrowed_since_is_respected(shelf: Shelf):
     await shelf.keep(sample(1.0))
     await shelf.samples.label("digits", name_of(1.0), [1])
     narrowed = Shelf(shelf.folder, watched("eu"))
-    assert len(await narrowed.samples.for_training("digits", TRAINING)) == 1
+    (before,) = await shelf.samples.for_training("digits", TRAINING)
+    (after,) = await narrowed.samples.for_training("digits", TRAINING)
+    assert decode(before.places).allows(CLOUD)
+    assert not decode(after.places).allows(CLOUD)
+    assert decode(after.places).allows(TRAINING)
     assert await narrowed.samples.for_training("digits", CLOUD) == []
     own = Shelf(shelf.folder, watched("own"))
     assert await own.samples.for_training("digits", TRAINING) == []
