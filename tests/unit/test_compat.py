@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
+from edge_agent.agent import facts_of
+from edge_agent.config import AgentConfig, Library
 from gateway.compat import Needs, UnreadableModel, check, needs
 from gateway.demo.tflite import Graph
 from tests.support.tflite_models import difference
@@ -94,3 +97,17 @@ def test_a_runtime_that_is_not_known_is_no_yes(runtime: str | None):
 def test_what_is_no_model_says_so(content: bytes):
     with pytest.raises(UnreadableModel, match="the file"):
         needs(content)
+
+
+def test_what_an_agent_says_of_itself_is_what_is_asked_for():
+    """The facts' names are agreed between the two; the agent that runs here can run its models."""
+    facts = facts_of(AgentConfig(delegates=(Library(Path("/opt/npu.so")), "xnnpack", "builtin")))
+    assert facts["delegates"] == "external,xnnpack,builtin"
+    assert facts["model_memory_mb"] == "2048"
+    assert check(needs(difference()), facts) == []
+    assert check(Needs({}, frozenset({"Sharpen"}), frozenset(), 0), facts) == []
+    assert "npu" not in str(facts)
+    plain = facts_of(AgentConfig())
+    assert check(Needs({}, frozenset({"Sharpen"}), frozenset(), 0), plain) == [
+        "custom operator Sharpen is missing"
+    ]
