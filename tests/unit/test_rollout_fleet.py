@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 import time
 
-import pytest
-
 from gateway.core.config import HaltConfig, RolloutConfig
 from gateway.rollout.state import Phase
 from gateway.rollout.view import view_of
