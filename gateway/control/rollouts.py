@@ -168,16 +168,19 @@ class Rollouts:
             try:
                 devices = await self._outside.fleet() if self._open else ()
             except OipError as error:
-                logger.warning("the rollouts wait: %s", error.message)
+                for id in self._open:
+                    self._waits(id, error.message)
                 return
             for id in list(self._open):
+                trouble = self._trouble.pop(id, None)
                 await self._carry_out(id, outstanding(self._open[id]))
                 try:
                     if id in self._open:
                         await self._happen(id, await self._look(self._open[id], devices))
                 except OipError as error:
-                    self._trouble[id] = error.message
-                    logger.warning("rollout %s waits: %s", id, error.message)
+                    self._waits(id, error.message)
+                if self._trouble.get(id) != trouble:
+                    logger.warning("rollout %s: %s", id, self._trouble.get(id, "goes on"))
 
     async def _look(self, state: State, devices: Sequence[DeviceReport]) -> Seen:
         releases, evidence = self._outside.releases, self._outside.evidence
@@ -223,13 +226,11 @@ class Rollouts:
 
     async def _carry_out(self, id: str, commands: Sequence[Command]) -> None:
         """Stops at the first that cannot be done now: `outstanding` tells it again."""
-        self._trouble.pop(id, None)
         try:
             for command in commands:
                 await self._do(id, command)
         except OipError as error:
-            self._trouble[id] = error.message
-            logger.warning("rollout %s waits: %s", id, error.message)
+            self._waits(id, error.message)
         if self._untold:
             await self._spread()
 
@@ -273,7 +274,7 @@ class Rollouts:
                 if id in self._open:
                     await self._happen(id, Followed(version, outcomes))
         except OipError as error:
-            logger.warning("rollout %s waits: %s", id, error.message)
+            self._waits(id, error.message)
         finally:
             del self._following[id]
 
@@ -283,7 +284,11 @@ class Rollouts:
             await self._outside.changed()
             self._untold = False
         except OipError as error:
-            logger.warning("the devices are not told yet: %s", error.message)
+            logger.debug("the devices are not told yet: %s", error.message)
+
+    def _waits(self, id: str, why: str) -> None:
+        """Told with the rollout's view until the next look that goes well."""
+        self._trouble[id] = why
 
     async def _write(self, state: State) -> None:
         row = {

@@ -41,7 +41,7 @@ PLAN = RolloutConfig(
 
 
 def digest_of(version: str) -> str:
-    return f"sha256:{int(version):064x}"
+    return f"sha256:{int(version):064x}" if version else ""
 
 
 def release(version: str, order: int, stage: Stage = Stage.PASSED) -> Release:
@@ -65,7 +65,7 @@ class Gadget:
 
     def work(self, orders: Mapping[str, int]) -> None:
         """A second passes. A lower order than that of what serves is refused, as a downgrade is."""
-        if not self.connected or self.told == self.serves or self.fault == self.told:
+        if not self.connected or self.told in ("", self.serves) or self.fault == self.told:
             return
         if orders[self.told] < self.order:
             self.refused += 1
