@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ PLAN = RolloutConfig(
 )
 
 
+@cache
 def digest_of(version: str) -> str:
     return f"sha256:{int(version):064x}" if version else ""
 
@@ -76,13 +78,16 @@ class Gadget:
             self.switches.append(self.told)
 
     def report(self, name: str) -> DeviceReport:
-        state = "active" if self.told == self.serves else "failed" if self.fault == self.told else "fetching"
-        reason = "golden vectors differ" if state == "failed" else ""
-        model = ModelReport(
-            self.told, digest_of(self.told), state, reason, self.serves, digest_of(self.serves)
-        )
-        place = Place(Tier.DEVICE, site=self.site, device=name)
-        return DeviceReport(name, place, {}, self.connected, {}, {MODEL: model} if self.connected else {})
+        return _report(name, self.site, self.connected, self.told, self.serves, self.fault == self.told)
+
+
+@cache
+def _report(name: str, site: str, connected: bool, told: str, serves: str, failed: bool) -> DeviceReport:
+    state = "active" if told == serves else "failed" if failed else "fetching"
+    reason = "golden vectors differ" if state == "failed" else ""
+    model = ModelReport(told, digest_of(told), state, reason, serves, digest_of(serves))
+    place = Place(Tier.DEVICE, site=site, device=name)
+    return DeviceReport(name, place, {}, connected, {}, {MODEL: model} if connected else {})
 
 
 class World:
