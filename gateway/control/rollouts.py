@@ -19,11 +19,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.control.ports import Outside
-from gateway.control.sights import confidence_edges, sights_of
+from gateway.control.sights import Sights, confidence_edges
 from gateway.core.fleet import DeviceReport
 from gateway.core.release import Release, Stage
 from gateway.rollout.halting import figures_of
-from gateway.rollout.machine import begin, moved, step
+from gateway.rollout.machine import begin, has_followed, moved, step
 from gateway.rollout.messages import (
     Abort,
     Announce,
@@ -82,6 +82,7 @@ class Rollouts:
         self._open: dict[str, State] = {}
         self._ended: dict[str, dict[str, Any]] = {}
         self._written: dict[str, float] = {}
+        self._sights: dict[str, Sights] = {}
         self._trouble: dict[str, str] = {}
         self._following: dict[str, asyncio.Task[None]] = {}
         self._untold = False
@@ -118,7 +119,7 @@ class Rollouts:
             release = self._outside.releases.get(model, version)
             old = self._outside.releases.standing().get(model, "")
             self._may_start(release, old, force)
-            fleet = sights_of(release, await self._outside.fleet(), self._outside.fits)
+            fleet = Sights(self._outside.fits).of(release, await self._outside.fleet())
             self._has_takers(release, fleet)
             if release.stage is Stage.CANDIDATE:
                 await self._outside.releases.judged(model, version, passed=False)
@@ -159,6 +160,10 @@ class Rollouts:
         """By model: device -> the version that it is told instead of the one that stands."""
         return {state.model: moved(state) for state in self._open.values()}
 
+    def followed(self) -> Mapping[str, str]:
+        """By model: the version that its followers were asked for, where that is not the one that stands."""
+        return {state.model: state.new for state in self._open.values() if has_followed(state)}
+
     async def tick(self) -> None:
         """Look around and go on; to be called each second. What cannot be done now is tried again by the
         next one."""
@@ -185,7 +190,8 @@ class Rollouts:
     async def _look(self, state: State, devices: Sequence[DeviceReport]) -> Seen:
         releases, evidence = self._outside.releases, self._outside.evidence
         release = releases.get(state.model, state.new)
-        fleet = sights_of(release, devices, self._outside.fits)
+        sights = self._sights.setdefault(state.id, Sights(self._outside.fits))
+        fleet = sights.of(release, devices)
         if state.phase not in RUNNING:
             return Seen(fleet)
         now, since = self._wall(), state.wave_began
@@ -221,6 +227,8 @@ class Rollouts:
         if not after.open:
             del self._open[id]
             self._ended[id] = view_of(after)
+            self._written.pop(id, None)
+            self._sights.pop(id, None)
             self._untold = True
         await self._carry_out(id, commands)
 

@@ -15,12 +15,13 @@ from sqlalchemy import text
 
 from edgewire.places import Place, Tier
 from edgewire.signals import CONFIDENCE
+from gateway.control.ports import Fit
 from gateway.control.rollouts import KEPT, Rollouts
-from gateway.control.sights import sights_of
+from gateway.control.sights import Sights
 from gateway.core.config import RolloutConfig
 from gateway.core.evidence import Evidence
 from gateway.core.fleet import DeviceReport, ModelReport
-from gateway.core.release import Reference, Stage
+from gateway.core.release import Reference, Release, Stage
 from gateway.store.database import migrate, open_database
 from oip.errors import OipError
 from oip.reasons import Reason
@@ -360,7 +361,8 @@ def sight_of(report: ModelReport | None):
     world = World({})
     place = Place(Tier.DEVICE, site="s", device="cam")
     models = {} if report is None else {MODEL: report}
-    return sights_of(release("2", 2), [DeviceReport("cam", place, {}, True, {}, models)], world.fits)["cam"]
+    devices = [DeviceReport("cam", place, {}, True, {}, models)]
+    return Sights(world.fits).of(release("2", 2), devices)["cam"]
 
 
 def test_what_a_device_reports_counts_for_the_very_file_alone():
@@ -374,6 +376,41 @@ def test_what_a_device_reports_counts_for_the_very_file_alone():
     assert not sight_of(ModelReport("1", two, "failed", "no room")).fault
     assert sight_of(None).serves is None
     assert not sight_of(ModelReport("2", two, "failed", "crashed", "2", two)).has_new
+
+
+def test_devices_are_looked_at_again_when_they_or_the_release_say_something_new():
+    world = World({"cam": Gadget("s"), "other-cam": Gadget("s")})
+    asked: list[str] = []
+
+    def fits(release: Release, device: DeviceReport) -> Fit | None:
+        asked.append(device.name)
+        return world.fits(release, device)
+
+    sights, two = Sights(fits), release("2", 2)
+    reports = [device.report(name) for name, device in world.devices.items()]
+    assert sights.of(two, reports).keys() == {"cam"}
+    assert sights.of(two, reports).keys() == {"cam"}
+    assert asked == ["cam", "other-cam"]
+    world.devices["cam"].serves = "2"
+    changed = [world.devices["cam"].report("cam"), reports[1]]
+    assert sights.of(two, changed)["cam"].serves == "2"
+    assert asked == ["cam", "other-cam", "cam"]
+    assert sights.of(two, changed[:1]).keys() == {"cam"}
+    sights.of(replace(two, order=3), changed)
+    assert asked[3:] == ["cam", "other-cam"]
+
+
+async def test_followers_version_is_known_after_a_restart(folder: Path):
+    world = world_of()
+    world.followers = {"pool": ""}
+    rollouts = await opened(folder, world)
+    id = await rollouts.start(MODEL, "2")
+    await go(world, lambda: "follow 2" in world.log)
+    assert (await opened(folder, world)).followed() == {MODEL: "2"}
+    rollouts = await opened(folder, world)
+    await rollouts.abort(id)
+    assert rollouts.followed() == {}
+    await rollouts.close()
 
 
 async def test_look_at_ten_thousand_devices_takes_well_under_a_second(folder: Path):
