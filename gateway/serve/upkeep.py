@@ -124,7 +124,7 @@ class Upkeep:
         await self.releases.start(self._config)
         await self.rollouts.resume_all()
         await self.updates.resume_all()
-        self.followers.start(self.releases.standing())
+        self.followers.start({**self.releases.standing(), **self.rollouts.followed()})
         self._fleet.start()
         self._ticking = asyncio.create_task(self._tick(), name="control's tick")
 
