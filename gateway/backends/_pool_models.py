@@ -187,7 +187,9 @@ class PoolModels:
         if found is None or found.signature is None:
             why = "has not been looked at yet" if found is None else f"cannot be served: {found.failure}"
             raise verdict(
-                Reason.MODEL_UNAVAILABLE, f"Model {key[0]} on endpoint {self._settings.name} {why}.", sent=False
+                Reason.MODEL_UNAVAILABLE,
+                f"Model {key[0]} on endpoint {self._settings.name} {why}.",
+                sent=False,
             )
         return found
 

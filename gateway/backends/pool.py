@@ -171,7 +171,9 @@ class PoolEndpoint:
             response = None
             return answer
         except TimeoutError:
-            words = "did not answer in time" if self._keeper.status.running else "had no replica running in time"
+            words = (
+                "did not answer in time" if self._keeper.status.running else "had no replica running in time"
+            )
             raise self._failed(Reason.DEADLINE, words, sent=True, retryable=False) from None
         except BackPressureError:
             raise self._failed(

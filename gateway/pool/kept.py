@@ -83,7 +83,8 @@ class Kept:
         return {
             model: entry
             for model, entry in entries.items()
-            if isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in ("version", "digest"))
+            if isinstance(entry, dict)
+            and all(isinstance(entry.get(key), str) for key in ("version", "digest"))
         }
 
     def _write(self, path: Path, content: bytes) -> None:
@@ -106,7 +107,7 @@ class Kept:
 
 
 def _digest(path: Path) -> str:
-    """"" for a file that cannot be read: opening it will say so."""
+    """ "" for a file that cannot be read: opening it will say so."""
     try:
         with path.open("rb") as file:
             return HASH + hashlib.file_digest(file, "sha256").hexdigest()

@@ -92,6 +92,7 @@ def parse(text: str, name: str, kinds: Kinds, environ: Mapping[str, str], base_d
     findings += checks.sense(root)
     findings += _settle_artifacts(root, base_dir)
     _settle_updates(root, base_dir)
+    _settle_repositories(root, base_dir)
     config, objections = _build(root, kinds, source)
     findings += objections
     problems = [*source.problems]
@@ -128,6 +129,15 @@ def _settle_updates(root: dict[str, object], base_dir: Path) -> None:
             written = holder.get(key)
             if isinstance(written, str) and written:
                 holder[key] = os.path.abspath(base_dir / written)
+
+
+def _settle_repositories(root: dict[str, object], base_dir: Path) -> None:
+    """Make the folders that endpoints call their repository absolute, in place."""
+    for item in _list(root.get("endpoints")):
+        endpoint = _mapping(item)
+        written = endpoint.get("repository")
+        if isinstance(written, str) and written and "://" not in written:
+            endpoint["repository"] = os.path.abspath(base_dir / written)
 
 
 def _unreadable(path: str) -> str:
