@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Protocol
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
+from edgewire.allowed import NOTHING
+from edgewire.places import Place
+from edgewire.signals import Array
 from edgewire.v1 import edge_pb2
 
-Fetch = Callable[[str, int], AsyncIterator[bytes]]
+Fetch = Callable[[str, int], AsyncGenerator[bytes, None]]
 """Digest and offset -> the artifact's bytes from there. Raises OipError when the hub cannot give them."""
+Metadata = Callable[[str], AsyncGenerator[bytes, None]]
+"""Name -> a file of the signed metadata, in pieces. Raises OipError, NOT_FOUND where the hub has none of
+the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """A hub that has welcomed the device. `here` is the device's own place, `there` the gateway's, None
+    where it does not say. `root` is the root of trust for signed updates, b"" before there is one; `pin`
+    keeps the first that was found, and raises OSError when it cannot."""
+
+    fetch: Fetch
+    metadata: Metadata
+    here: Place
+    there: Place | None = None
+    root: bytes = field(default=b"", repr=False)
+    pin: Callable[[bytes], None] = lambda root: None
 
 
 class Models(Protocol):
@@ -18,10 +39,13 @@ class Models(Protocol):
     on one loop.
     """
 
-    async def infer(self, request: bytes, timeout_s: float) -> bytes:
+    async def infer(self, request: bytes, timeout_s: float, asked: str | None = NOTHING) -> bytes:
         """A serialized ModelInferRequest to a serialized ModelInferResponse. Validates by proto/oip, so
         raises OipError in the words that every route uses; UNKNOWN_MODEL, MODEL_UNAVAILABLE (not
-        active, or its worker is gone), DEADLINE. A cancelled task frees its caller at once."""
+        active, or its worker is gone), DEADLINE. A cancelled task frees its caller at once.
+
+        `asked`: where the request's data may go, as text of edgewire.allowed; None where its caller, on the
+        device itself, leaves that to the model."""
         ...
 
     def metadata(self, model: str, version: str) -> bytes:
@@ -40,13 +64,18 @@ class Models(Protocol):
         """One entry a model, for heartbeats."""
         ...
 
+    def trials(self) -> Sequence[edge_pb2.Trial]:
+        """One entry a trial, for heartbeats."""
+        ...
+
     @property
     def inflight(self) -> int: ...
 
-    def desire(self, desired: Sequence[edge_pb2.DesiredModel], fetch: Fetch) -> None:
-        """Take note of a new desired state and work towards it in the background: fetch by digest,
-        verify, try in a process of its own, swap without dropping a request. The last one given counts.
-        What was desired and active is kept on disk and serves again after a restart without a hub."""
+    def desire(self, desired: edge_pb2.Desired, hub: Hub) -> None:
+        """Take note of a new desired state and work towards it in the background: verify what is signed of
+        it, fetch by digest, try in a process of its own, swap without dropping a request. The last one
+        given counts. What was desired and active is kept on disk and serves again after a restart without
+        a hub."""
         ...
 
     async def start(self) -> None:
@@ -54,3 +83,35 @@ class Models(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class Served(NamedTuple):
+    """What answers: a version of a model, and its file."""
+
+    model: str
+    version: str
+    digest: str
+
+
+Seen = Callable[[Mapping[str, Array], Mapping[str, Array]], None]
+"""Given a request's inputs and the model's outputs."""
+
+
+class Observer(Protocol):
+    """Sees what becomes of every inference. Implemented by edge_agent.analytics, called by
+    edge_agent.update."""
+
+    def desire(self, desired: edge_pb2.Desired, there: Place | None) -> None:
+        """What is to be gathered, by the word of a hub whose gateway is `there`."""
+        ...
+
+    async def observe(
+        self,
+        served: Served,
+        request: bytes,
+        asked: str | None,
+        timeout_s: float,
+        infer: Callable[[Seen], Awaitable[bytes]],
+    ) -> bytes:
+        """What `infer` gives or raises. The others as of `Models.infer`."""
+        ...

@@ -2,9 +2,11 @@
 
     agent.lock        held while an agent runs, so that two never share a folder
     credential        256 bits as hex, made before enrolment and never written again
-    enrolment.json    name, site and labels, as the hub gave them
+    enrolment.json    name, site, labels and the root of trust for updates, as the hub gave them
 
-Every write goes to a temporary file that is synced and renamed, so a full disk or a power cut leaves
+    spool.db          what was counted and not yet delivered; the spool's own
+
+Every other write goes to a temporary file that is synced and renamed, so a full disk or a power cut leaves
 the old content. Files of other rooms (models) lie in folders of their own.
 """
 
@@ -17,9 +19,10 @@ import os
 import re
 import secrets
 import tempfile
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -30,6 +33,8 @@ _LOCK = "agent.lock"
 _CREDENTIAL = "credential"
 _ENROLMENT = "enrolment.json"
 _HEX = re.compile(r"[0-9a-f]{64}")
+MAX_ROOT_BYTES = 512_000
+"""As The Update Framework's clients take it."""
 
 
 class StateError(Exception):
@@ -38,17 +43,21 @@ class StateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """Who the device is. Raises ValueError for a name or a site that privacy rules could not name."""
+    """Who the device is, and `root`, by which it knows signed updates: a file of The Update Framework, b""
+    while there is none. Raises ValueError for a name or a site that privacy rules could not name."""
 
     device: str
     site: str
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    root: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
         if not is_name(self.device):
             raise ValueError("the device's name is not one")
         if not is_name(self.site):
             raise ValueError("the site's name is not one")
+        if len(self.root) > MAX_ROOT_BYTES:
+            raise ValueError(f"the root of trust has more than {MAX_ROOT_BYTES} bytes")
 
 
 class DeviceState:
@@ -86,9 +95,23 @@ class DeviceState:
 
     def enrol(self, enrolment: Enrolment) -> None:
         """Keep who the device is. Raises StateError, and then nothing has changed."""
-        document = {"device": enrolment.device, "site": enrolment.site, "labels": dict(enrolment.labels)}
+        document = {
+            "device": enrolment.device,
+            "site": enrolment.site,
+            "labels": dict(enrolment.labels),
+            "root": b64encode(enrolment.root).decode("ascii"),
+        }
         write_atomically(self.folder / _ENROLMENT, json.dumps(document, indent=1).encode())
         self.enrolment = enrolment
+
+    def pin(self, root: bytes) -> None:
+        """Keep a root of trust where the device has none yet. Raises OSError when it cannot be kept."""
+        if self.enrolment is None or self.enrolment.root:
+            return
+        try:
+            self.enrol(replace(self.enrolment, root=root))
+        except (StateError, ValueError) as error:
+            raise OSError(str(error)) from None
 
     def close(self) -> None:
         os.close(self._lock)
@@ -134,7 +157,8 @@ def read_enrolment(folder: Path) -> Enrolment | None:
         labels = cast("dict[str, str]", document["labels"])
         if not all(isinstance(value, str) for value in labels.values()):
             raise ValueError
-        return Enrolment(document["device"], document["site"], labels)
+        root = b64decode(document.get("root", ""), validate=True)
+        return Enrolment(document["device"], document["site"], labels, root)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise StateError(
             f"{_ENROLMENT} in the state folder is damaged: restore it, or remove it and enrol again with --token"

@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 import grpc
@@ -23,6 +23,8 @@ CALL_TIMEOUT_S = 10.0
 """For enrolling, and for the hub's welcome."""
 FETCH_IDLE_S = 30.0
 """A download that brings nothing for so long has ended."""
+METADATA_S = 120.0
+"""The longest that one file of the metadata may take, some tens of kilobytes as a rule."""
 MAX_HINT_S = 600.0
 _RETRY_AFTER = "retry-after-ms"
 
@@ -134,32 +136,48 @@ async def enrol(hub: str, state: DeviceState, token: str, device: str) -> Enrolm
                 raise EnrolmentRefused(_sentence(error.details())) from None
             raise call_ended(error) from None
     try:
-        return Enrolment(reply.device, reply.site, dict(reply.labels))
+        return Enrolment(reply.device, reply.site, dict(reply.labels), reply.root)
     except ValueError as error:
         raise CallEnded(Setback.UNKNOWN, 0.0, f"gave an enrolment that cannot be used: {error}") from None
 
 
 async def fetch(hub: str, credential: str, digest: str, offset: int) -> AsyncGenerator[bytes, None]:
-    """An artifact's bytes from `offset`, on a connection of its own. Raises OipError UNAVAILABLE."""
+    """An artifact's bytes from `offset`, on a connection of its own. Raises OipError UNAVAILABLE, and
+    NOT_FOUND where the hub has none of the digest."""
     async with channel_to(hub) as stub:
-        call: Any = stub.Fetch(
-            edge_pb2.FetchRequest(digest=digest, offset=offset), metadata=bearer(credential)
-        )
-        try:
-            while True:
-                async with asyncio.timeout(FETCH_IDLE_S):
-                    chunk = await call.read()
-                if chunk is EOF:
-                    break
-                yield chunk.piece
-            if await call.code() is not grpc.StatusCode.OK:
-                raise _no_artifact(f"the hub ended the download with {(await call.code()).name}")
-        except grpc.aio.AioRpcError as error:
-            raise _no_artifact(f"the hub ended the download with {error.code().name}") from None
-        except TimeoutError:
-            raise _no_artifact(f"the hub sent nothing of it for {FETCH_IDLE_S:g} s") from None
-        finally:
-            call.cancel()
+        request = edge_pb2.FetchRequest(digest=digest, offset=offset)
+        async with aclosing(_pieces(stub.Fetch(request, metadata=bearer(credential)))) as pieces:
+            async for piece in pieces:
+                yield piece
+
+
+async def metadata(hub: str, credential: str, name: str) -> AsyncGenerator[bytes, None]:
+    """A file of the signed metadata; raises as `fetch`. Whoever reads it bounds it."""
+    async with channel_to(hub) as stub:
+        request = edge_pb2.MetadataRequest(name=name)
+        call = stub.Metadata(request, metadata=bearer(credential), timeout=METADATA_S)
+        async with aclosing(_pieces(call)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+
+async def _pieces(call: Any) -> AsyncGenerator[bytes, None]:
+    """A download's chunks. Raises OipError when it ends before the hub says that it is whole."""
+    try:
+        while True:
+            async with asyncio.timeout(FETCH_IDLE_S):
+                chunk = await call.read()
+            if chunk is EOF:
+                break
+            yield chunk.piece
+        if await call.code() is not grpc.StatusCode.OK:
+            raise _not_whole(await call.code())
+    except grpc.aio.AioRpcError as error:
+        raise _not_whole(error.code()) from None
+    except TimeoutError:
+        raise OipError(Reason.UNAVAILABLE, f"the hub sent nothing of it for {FETCH_IDLE_S:g} s") from None
+    finally:
+        call.cancel()
 
 
 def call_ended(error: grpc.aio.AioRpcError) -> CallEnded:
@@ -174,8 +192,9 @@ def ended_with(code: grpc.StatusCode, retry_after_ms: str | bytes | None = None)
     return CallEnded(_SETBACKS.get(code, Setback.UNREACHABLE), _hint(retry_after_ms), words)
 
 
-def _no_artifact(words: str) -> OipError:
-    return OipError(Reason.UNAVAILABLE, words)
+def _not_whole(code: grpc.StatusCode) -> OipError:
+    reason = Reason.NOT_FOUND if code is grpc.StatusCode.NOT_FOUND else Reason.UNAVAILABLE
+    return OipError(reason, f"the hub ended the download with {code.name}")
 
 
 def _hint(value: str | bytes | None) -> float:

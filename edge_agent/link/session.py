@@ -18,6 +18,7 @@ from edge_agent.link.outbox import Outbox
 from edgewire import allowed
 from edgewire.places import Place
 from edgewire.v1 import edge_pb2
+from edgewire.wire_places import from_wire
 from oip.errors import OipError
 from oip.held import BodyBudget, BodyShare
 from oip.names import shown
@@ -37,28 +38,31 @@ class LinkBroken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Welcomed:
-    """The stream is up. `heartbeat_s` is the longest time between heartbeats, in seconds."""
+    """The stream is up. `heartbeat_s` is the longest time between heartbeats, in seconds; `place` is where
+    the gateway is, None where it does not say."""
 
     gateway: str
     heartbeat_s: float
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Desire:
-    """The hub's desired state of the device's models, complete."""
+    """The hub's desired state of the device, complete."""
 
-    models: tuple[edge_pb2.DesiredModel, ...]
+    message: edge_pb2.Desired
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
     """Run this serialized ModelInferRequest, which arrived at the monotonic instant `arrived`, and be
-    done by `deadline`."""
+    done by `deadline`. `allowed` is its set of places, as text."""
 
     id: int
     request: bytes = field(repr=False)
     arrived: float
     deadline: float
+    allowed: str
     traceparent: str
 
 
@@ -77,6 +81,7 @@ class _Inference:
     size: int
     arrived: float
     deadline: float
+    allowed: str
     traceparent: str
     share: BodyShare
     # One buffer: kept one by one, a million pieces of a byte would take fifty times their size.
@@ -122,7 +127,7 @@ class Session:
             case "welcome":
                 return [self._welcome(message.welcome)]
             case "desired":
-                return [Desire(tuple(message.desired.models))]
+                return [Desire(message.desired)]
             case "infer":
                 return self._infer(message.infer, now)
             case "data":
@@ -132,9 +137,17 @@ class Session:
             case _:
                 return []  # A later version's message that this one may leave out.
 
-    def heartbeat(self, telemetry: edge_pb2.Telemetry, models: Iterable[edge_pb2.ModelState]) -> None:
-        """Send how the device and its models are."""
-        self.outbox.heartbeat(edge_pb2.Heartbeat(telemetry=telemetry, models=models))
+    def heartbeat(
+        self,
+        telemetry: edge_pb2.Telemetry,
+        models: Iterable[edge_pb2.ModelState],
+        trials: Iterable[edge_pb2.Trial] = (),
+        spooled: int = 0,
+    ) -> None:
+        """Send how the device, its models and its trials are, and how many records wait in its spool."""
+        self.outbox.heartbeat(
+            edge_pb2.Heartbeat(telemetry=telemetry, models=models, trials=trials, spooled=spooled)
+        )
 
     def answered(self, id: int, response: bytes, spans: Iterable[edge_pb2.Span] = ()) -> None:
         """Send an inference's serialized ModelInferResponse; one that is not open is dropped."""
@@ -189,7 +202,8 @@ class Session:
             raise LinkBroken("the hub takes no answers")
         self.welcomed = True
         self._max_message_bytes = welcome.max_message_bytes
-        return Welcomed(welcome.gateway, welcome.heartbeat_ms / 1000)
+        place = from_wire(welcome.place) if welcome.HasField("place") else None
+        return Welcomed(welcome.gateway, welcome.heartbeat_ms / 1000, place)
 
     def _infer(self, infer: edge_pb2.Infer, now: float) -> list[Effect]:
         if infer.id in self._open or infer.id in self._sending:
@@ -204,7 +218,7 @@ class Session:
             self._put_error(infer.id, error, ())
             return []
         deadline = now + infer.timeout_ms / 1000
-        self._open[infer.id] = _Inference(infer.size, now, deadline, infer.traceparent, share)
+        self._open[infer.id] = _Inference(infer.size, now, deadline, infer.allowed, infer.traceparent, share)
         return [] if infer.size else self._start(infer.id)
 
     def _admit(self, infer: edge_pb2.Infer) -> None:
@@ -254,7 +268,16 @@ class Session:
         inference.started = True
         request = bytes(inference.body)
         inference.body.clear()
-        return [Start(id, request, inference.arrived, inference.deadline, inference.traceparent)]
+        return [
+            Start(
+                id,
+                request,
+                inference.arrived,
+                inference.deadline,
+                inference.allowed,
+                inference.traceparent,
+            )
+        ]
 
     def _cancel(self, id: int) -> list[Effect]:
         self.outbox.drop(id)

@@ -15,7 +15,7 @@ from edge_agent.link.client import CallEnded
 from edge_agent.link.dialing import Setback
 from edge_agent.link.messages import OK, infer_span, sampled
 from edge_agent.link.session import Desire, Effect, LinkBroken, Session, Start, Stop, Welcomed
-from edge_agent.ports import Fetch, Models
+from edge_agent.ports import Hub, Models
 from edgewire.v1 import edge_pb2
 from oip.errors import OipError
 from oip.reasons import Reason
@@ -31,7 +31,8 @@ Telemetry = Callable[[], Awaitable[edge_pb2.Telemetry]]
 class Stream:
     """A session on a call to `hub`. Everything that it started has ended when `run` has.
 
-    `fetch` is handed to `models` with each desired state; `welcomed` is called with the gateway's name.
+    `spooled` gives how many records wait to be delivered. `welcomed` is called once the hub has taken the device, and gives what is handed to `models` with each
+    desired state.
     """
 
     def __init__(
@@ -39,14 +40,15 @@ class Stream:
         session: Session,
         models: Models,
         telemetry: Telemetry,
-        fetch: Fetch,
-        welcomed: Callable[[str], None],
+        spooled: Callable[[], int],
+        welcomed: Callable[[Welcomed], Hub],
     ) -> None:
         self.session = session
         self._models = models
         self._telemetry = telemetry
-        self._fetch = fetch
+        self._spooled = spooled
         self._welcomed = welcomed
+        self._hub: Hub | None = None
         self._heartbeat_s = 0.0
         self._up = asyncio.Event()
         self._wake = asyncio.Event()
@@ -133,23 +135,27 @@ class Stream:
         while True:
             telemetry = await self._telemetry()
             telemetry.inflight = self._models.inflight
-            states = list(self._models.states())
-            self.session.heartbeat(telemetry, states)
+            told = self._states()
+            self.session.heartbeat(telemetry, *told, self._spooled())
             self._wake.set()
             due = time.monotonic() + self._heartbeat_s
-            while (left := due - time.monotonic()) > 0 and list(self._models.states()) == states:
+            while (left := due - time.monotonic()) > 0 and self._states() == told:
                 await asyncio.sleep(min(left, STATES_EVERY_S))
                 self.session.expire(time.monotonic())
                 self._wake.set()
 
+    def _states(self) -> tuple[list[edge_pb2.ModelState], list[edge_pb2.Trial]]:
+        return list(self._models.states()), list(self._models.trials())
+
     def _do(self, effect: Effect) -> None:
         match effect:
-            case Welcomed(gateway, heartbeat_s):
+            case Welcomed(_, heartbeat_s):
                 self._heartbeat_s = heartbeat_s
                 self._up.set()
-                self._welcomed(gateway)
-            case Desire(models):
-                self._models.desire(models, self._fetch)
+                self._hub = self._welcomed(effect)
+            case Desire(message):
+                assert self._hub is not None
+                self._models.desire(message, self._hub)
             case Start(id):
                 task = asyncio.create_task(self._infer(effect))
                 self._running[id] = task
@@ -169,7 +175,8 @@ class Stream:
         response = b""
         try:
             async with asyncio.timeout_at(start.deadline):
-                response = await self._models.infer(start.request, max(0.0, start.deadline - began))
+                left = max(0.0, start.deadline - began)
+                response = await self._models.infer(start.request, left, start.allowed)
         except TimeoutError:
             error = OipError(Reason.DEADLINE, "the deadline passed before an answer came")
         except OipError as raised:

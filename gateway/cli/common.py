@@ -27,16 +27,30 @@ def fail(message: str, code: int) -> NoReturn:
 def load(file: Path, *, warn: bool = False) -> tuple[Config, str]:
     """The configuration and its revision; ends the command with the file's errors, each with its line.
     With `warn` what can never happen under it is told on stderr, as by `tidegate check`."""
-    from gateway.core.config.load import ConfigError, kinds_in, read, revision_of
+    from gateway.core.config.load import revision_of
+    from gateway.core.config.problems import ConfigError
 
     try:
-        loaded = read(file, kinds_in(BACKENDS), os.environ)
+        loaded = read_checked(file)
     except ConfigError as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None
     if warn:
         tell_warnings(loaded)
     return loaded.config, revision_of(loaded.config)
+
+
+def read_checked(file: Path) -> Loaded:
+    """The configuration, of which privacy leaves every part something. Raises ConfigError."""
+    from gateway.core.config.load import kinds_in, read
+    from gateway.core.config.problems import ConfigError
+    from gateway.policy.upkeep import objections
+
+    loaded = read(file, kinds_in(BACKENDS), os.environ)
+    found = [loaded.at(finding) for finding in objections(loaded.config)]
+    if found:
+        raise ConfigError(found)
+    return loaded
 
 
 def tell_warnings(loaded: Loaded) -> list[Problem]:

@@ -178,7 +178,8 @@ def _deploy(settings: ReplicaSettings, source: str) -> dict[str, Any]:
     parts: list[Any] = [control]
     if settings.inside is not None and settings.listen.edge is not None:
         hub = serve.deployment(name=EDGE_HUB, **common)(EdgeHub)
-        parts.append(hub.bind(HubSettings(settings.config, settings.listen.edge, settings.inside), control))
+        hub_settings = HubSettings(settings.config, settings.listen.edge, settings.inside, settings.state_dir)
+        parts.append(hub.bind(hub_settings, control))
         names["hub"] = EDGE_HUB
     data_plane = serve.deployment(
         name=DATA_PLANE,

@@ -50,6 +50,12 @@ def read_golden(file: Path | BinaryIO) -> tuple[Cases, float]:
     return _cases(arrays), float(tolerance)
 
 
+def inputs_of(path: Path) -> list[dict[str, Array]]:
+    """The inputs of each case, as the engine takes them. Raises GoldenFailed."""
+    cases, _ = read_golden(path)
+    return [{name: _as_bytes(array) for name, array in given.items()} for given, _ in cases]
+
+
 def check_golden(
     cases: Cases,
     tolerance: float,

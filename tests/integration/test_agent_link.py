@@ -16,10 +16,13 @@ import pytest
 from edge_agent.link import client
 from edge_agent.link.client import CallEnded, EnrolmentRefused
 from edge_agent.link.runner import Link, LinkSettings
-from edge_agent.state import DeviceState, Enrolment
+from edge_agent.spool import Spool
+from edge_agent.state import DeviceState, Enrolment, read_enrolment
+from edgewire.places import Place, Tier
 from edgewire.v1 import edge_pb2
 from oip.errors import OipError
 from oip.held import BodyBudget
+from oip.reasons import Reason
 from tests.support.hub_double import HubDouble
 from tests.support.tiny_models import TinyModels, identity_request, pb
 from tests.support.waiting import until
@@ -51,7 +54,8 @@ class Device:
         self.rng = AtOnce()
         self.readings = 0
         settings = LinkSettings(hubs, token, "wanted", limit, {"arch": "test"})
-        self.link = Link(settings, state, self.models, self.budget, self._telemetry, self.rng)
+        self.spool = Spool(state.folder / "spool.db", 4 * 2**20)
+        self.link = Link(settings, state, self.models, self.budget, self._telemetry, self.spool, self.rng)
 
     async def _telemetry(self) -> edge_pb2.Telemetry:
         self.readings += 1
@@ -213,18 +217,47 @@ async def test_heartbeats_come_at_the_hubs_interval(tmp_path: Path):
 async def test_desired_state_and_its_download(hub: Hub, tmp_path: Path):
     double, address = hub
     double.artifact = bytes(range(256)) * 2000
+    double.metadata = {"7.targets.json": bytes(range(256)) * 500}
+    double.place = edge_pb2.Place(tier="site", site="plant-7")
     async with device(tmp_path, address) as made:
         await until(lambda: made.link.connected)
-        wanted = edge_pb2.DesiredModel(model="digits", digest="sha256:aa", size=512_000)
-        await double.send(edge_pb2.HubMessage(desired=edge_pb2.Desired(models=[wanted])))
+        models = [edge_pb2.DesiredModel(model="digits", digest="sha256:aa", size=512_000)]
+        wanted = edge_pb2.Desired(models=models, trials=models, report_ms=7)
+        await double.send(edge_pb2.HubMessage(desired=wanted))
         await until(lambda: len(made.models.desired) == 1)
-        assert list(made.models.desired[0]) == [wanted]
-        fetch = made.models.fetch
-        assert fetch is not None
-        assert b"".join([piece async for piece in fetch("sha256:aa", 1000)]) == double.artifact[1000:]
-        double.refuse = grpc.StatusCode.NOT_FOUND
-        with pytest.raises(OipError, match="NOT_FOUND"):
-            await anext(fetch("sha256:bb", 0))
+        assert made.models.desired[0] == wanted
+        hub = made.models.hub
+        assert hub is not None
+        assert hub.here == Place(Tier.DEVICE, site="plant-7", device="cam-7a")
+        assert hub.there == Place(Tier.SITE, site="plant-7")
+        assert b"".join([piece async for piece in hub.fetch("sha256:aa", 1000)]) == double.artifact[1000:]
+        assert (
+            b"".join([piece async for piece in hub.metadata("7.targets.json")])
+            == double.metadata["7.targets.json"]
+        )
+        with pytest.raises(OipError) as missing:
+            await anext(hub.metadata("8.targets.json"))
+        assert missing.value.reason is Reason.NOT_FOUND
+        double.refuse = grpc.StatusCode.UNAVAILABLE
+        for pieces in (hub.fetch("sha256:bb", 0), hub.metadata("timestamp.json")):
+            with pytest.raises(OipError, match="UNAVAILABLE") as away:
+                await anext(pieces)
+            assert away.value.reason is Reason.UNAVAILABLE
+
+
+async def test_the_root_of_trust_comes_with_the_enrolment(hub: Hub, tmp_path: Path):
+    double, address = hub
+    double.root = b'{"signed": {}}'
+    async with device(tmp_path, address, token="good", enrolled=False) as made:
+        await until(lambda: made.link.connected)
+        await double.send(edge_pb2.HubMessage(desired=edge_pb2.Desired()))
+        await until(lambda: made.models.hub is not None)
+        assert made.models.hub is not None
+        assert made.models.hub.root == double.root
+        made.models.hub.pin(b"another")
+    enrolled = read_enrolment(tmp_path)
+    assert enrolled is not None
+    assert enrolled.root == double.root
 
 
 @pytest.mark.parametrize(

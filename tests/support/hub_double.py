@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,10 @@ class HubDouble(edge_pb2_grpc.EdgeHubServicer):
         self.answers: dict[int, Arrived] = {}
         self.frames: list[str] = []
         self.artifact = b""
+        self.metadata: Mapping[str, bytes] = {}
+        self.place: edge_pb2.Place | None = None
+        """Where the gateway says it is."""
+        self.root = b""
         self.fetches: list[edge_pb2.FetchRequest] = []
         self.streams = 0
         self.reading = asyncio.Event()
@@ -115,7 +119,7 @@ class HubDouble(edge_pb2_grpc.EdgeHubServicer):
         self.enrolments.append(request)
         if request.token != "good":
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is used up")
-        return edge_pb2.EnrolReply(device="cam-7a", site="plant-7", labels={"soc": "imx8mp"})
+        return edge_pb2.EnrolReply(device="cam-7a", site="plant-7", labels={"soc": "imx8mp"}, root=self.root)
 
     async def Fetch(
         self, request: edge_pb2.FetchRequest, context: grpc.aio.ServicerContext
@@ -124,6 +128,16 @@ class HubDouble(edge_pb2_grpc.EdgeHubServicer):
         self.fetches.append(request)
         for at in range(request.offset, len(self.artifact), PIECE):
             yield edge_pb2.Chunk(piece=self.artifact[at : at + PIECE])
+
+    async def Metadata(
+        self, request: edge_pb2.MetadataRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[edge_pb2.Chunk]:
+        await self._gate(context)
+        content = self.metadata.get(request.name)
+        if content is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such file")
+        for at in range(0, len(content), PIECE):
+            yield edge_pb2.Chunk(piece=content[at : at + PIECE])
 
     async def Connect(
         self, request_iterator: AsyncIterator[edge_pb2.DeviceMessage], context: grpc.aio.ServicerContext
@@ -141,6 +155,7 @@ class HubDouble(edge_pb2_grpc.EdgeHubServicer):
                         gateway="gw-plant-7",
                         heartbeat_ms=self.heartbeat_ms,
                         max_message_bytes=self.max_message_bytes,
+                        place=self.place,
                     )
                 )
             while (message := await self._out.get()) is not None:

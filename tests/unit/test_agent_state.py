@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent import checks
-from edge_agent.state import DeviceState, Enrolment, StateError
+from edge_agent.state import DeviceState, Enrolment, StateError, read_enrolment
 
 
 def test_a_credential_is_made_before_enrolment_and_kept(tmp_path: Path):
@@ -36,6 +36,21 @@ def test_who_it_is_survives(tmp_path: Path):
         assert state.enrolment == enrolment
 
 
+def test_the_first_root_of_trust_is_kept(tmp_path: Path):
+    with DeviceState(tmp_path) as state:
+        state.pin(b"before it has enrolled")
+        state.enrol(Enrolment("cam-7a", "plant-7", {"soc": "imx8mp"}))
+        state.pin(b"first")
+        state.pin(b"second")
+    with DeviceState(tmp_path) as state:
+        assert state.enrolment == Enrolment("cam-7a", "plant-7", {"soc": "imx8mp"}, b"first")
+
+
+def test_an_enrolment_from_before_there_was_a_root(tmp_path: Path):
+    (tmp_path / "enrolment.json").write_bytes(b'{"device": "cam-7a", "site": "plant-7", "labels": {}}')
+    assert read_enrolment(tmp_path) == Enrolment("cam-7a", "plant-7")
+
+
 def test_two_agents_cannot_share_a_folder(tmp_path: Path):
     with DeviceState(tmp_path), pytest.raises(StateError, match="another agent runs on this state folder"):
         DeviceState(tmp_path)
@@ -53,6 +68,8 @@ def test_two_agents_cannot_share_a_folder(tmp_path: Path):
         ("enrolment.json", b'{"device": "a b", "site": "s", "labels": {}}'),
         ("enrolment.json", b'{"device": "a", "site": 7, "labels": {}}'),
         ("enrolment.json", b'{"device": "a", "site": "s", "labels": {"k": 1}}'),
+        ("enrolment.json", b'{"device": "a", "site": "s", "labels": {}, "root": "*"}'),
+        ("enrolment.json", b'{"device": "a", "site": "s", "labels": {}, "root": 1}'),
         ("enrolment.json", b"[]"),
     ],
 )

@@ -387,6 +387,30 @@ class Config(Strict):
     state directory."""
     telemetry: Telemetry = Telemetry()
 
+    @field_validator("artifacts")
+    @classmethod
+    def _store_url(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            url = urlsplit(value)
+            good = not (url.query or url.fragment) and (
+                (url.scheme == "file" and not url.netloc and url.path.startswith("/"))
+                or (url.scheme == "s3" and bool(url.hostname))
+            )
+        except ValueError:
+            good, url = False, None
+        if url is not None and "@" in url.netloc:
+            raise PydanticCustomError(
+                "url",
+                "artifacts must hold no credentials: use the environment's AWS_ACCESS_KEY_ID and the like",
+            )
+        if not good:
+            raise PydanticCustomError(
+                "url", "artifacts is no store's URL: write file:///PATH or s3://BUCKET/PREFIX"
+            )
+        return value
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         found = [finding.message for finding in checks.references(self.model_dump(mode="json"))]
