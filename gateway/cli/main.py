@@ -16,6 +16,7 @@ from gateway.cli.demo import demo
 from gateway.cli.devices import devices
 from gateway.cli.route import route
 from gateway.cli.up import up
+from gateway.cli.updates import updates
 
 app = typer.Typer(
     name="tidegate",
@@ -30,6 +31,7 @@ app.command("check")(check)
 app.command("bench")(bench)
 app.command("route")(route)
 app.add_typer(devices, name="devices")
+app.add_typer(updates, name="updates")
 
 OWN = frozenset({"gateway", "oip", "edgewire"})
 """This project's packages: one of these that is missing is a fault, and no extra brings it."""
