@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from edge_agent.checks import Check
     from edge_agent.config import AgentConfig
     from edge_agent.delegates import DelegateSpec
-    from edge_agent.ports import Models
+    from edge_agent.ports import Models, Observer
 
 TOKEN_VARIABLE = "TIDEGATE_ENROLMENT_TOKEN"
 
@@ -197,7 +197,7 @@ def _error_of(answer: bytes) -> str:
         return ""
 
 
-def _models(folder: Path, config: AgentConfig) -> Models:
+def _models(folder: Path, config: AgentConfig, observer: Observer) -> Models:
     """The device's models, as agent.yaml wants them run; what they keep is in a folder of their own."""
     from edge_agent.runtime import RuntimeSettings
     from edge_agent.update import DeviceModels
@@ -205,7 +205,7 @@ def _models(folder: Path, config: AgentConfig) -> Models:
     settings = RuntimeSettings(
         delegates=_delegates(config), threads=config.threads, memory_mb=config.limits.memory_mb
     )
-    return DeviceModels(folder / "models", settings)
+    return DeviceModels(folder / "models", settings, observer)
 
 
 def _delegates(config: AgentConfig) -> tuple[DelegateSpec, ...]:
@@ -247,6 +247,9 @@ def _log_to_stderr() -> None:
     logging.basicConfig(format="tidegate-agent: %(message)s", level=logging.INFO)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     logging.getLogger("asyncio").setLevel(logging.ERROR)
+    # What they make of signed metadata is said with the model.
+    logging.getLogger("tuf").setLevel(logging.CRITICAL)
+    logging.getLogger("securesystemslib").setLevel(logging.CRITICAL)
 
 
 def _print_version(asked: bool) -> None:

@@ -167,6 +167,17 @@ class Worker:
                 raise await self._broken() from None
         return outputs
 
+    async def measure(self, golden: Path | None, runs: int, seconds: float) -> list[float]:
+        """How long each of so many runs on the golden inputs took, in seconds; fewer where they take longer
+        than `seconds` together, none where the model fails. Raises WorkerEnded."""
+        order = {"op": "measure", "golden": str(golden or ""), "runs": runs, "seconds": seconds}
+        await self._send(order, {})
+        match (await self._receive())[0]:
+            case {"event": "measured", "seconds": list(took)} if all(isinstance(s, float) for s in took):
+                return took
+            case _:
+                raise await self._broken()
+
     async def close(self) -> None:
         """End the process and all that it started. Never raises."""
         self.on_end = None

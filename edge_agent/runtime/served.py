@@ -7,10 +7,11 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from edge_agent.faults import unexpected
+from edge_agent.ports import Seen
 from edge_agent.runtime.frames import Array
 from edge_agent.runtime.launch import Artifact, Launched, TrialFailed, launch, signature_of
 from edge_agent.runtime.process import Loaded, RunRefused, WorkerEnded
@@ -29,6 +30,8 @@ FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 60.0
 CRASHES_OF_A_DELEGATE = 3
 """So many in a row, and the next delegate of the chain takes over."""
+FALLS = 3
+"""So many ends of its workers in a row, by the last delegate that is left, and the model has fallen."""
 RENEW_AFTER = 20_000
 """tflite-runtime 2.14 loses some 740 bytes with each interpreter that it makes. After so many runs of a
 model that needs a new one for each, about 15 MB, another worker takes over."""
@@ -37,6 +40,7 @@ model that needs a new one for each, about 15 MB, another worker takes over."""
 @dataclass(eq=False, slots=True)
 class _Job:
     work: InferWork
+    seen: Seen | None
     answer: asyncio.Future[bytes] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -44,7 +48,8 @@ class ServedModel:
     """One artifact, serving. Made by `start`; ends by `drain` or `close`.
 
     When its worker ends, what it was running and what waits fails with MODEL_UNAVAILABLE, and another
-    is started, later and later while they keep ending.
+    is started, later and later while they keep ending. `on_fallen` is told, in a clause, how the last of
+    FALLS in a row ended.
     """
 
     def __init__(self, artifact: Artifact, settings: RuntimeSettings, launched: Launched) -> None:
@@ -58,7 +63,8 @@ class ServedModel:
         self._idle = asyncio.Event()
         self._idle.set()
         self._closing = False
-        self._falls = 0
+        self._falls = self._spared = 0
+        self.on_fallen: Callable[[str], None] | None = None
         self._relief: asyncio.Task[Launched] | None = None
         self._take_on(launched)
         self.trouble = ""
@@ -100,8 +106,8 @@ class ServedModel:
         """None while there is none."""
         return None if self.trouble else self._worker.pid
 
-    async def infer(self, request: bytes, timeout_s: float) -> bytes:
-        """As `ports.Models.infer`, of this model."""
+    async def infer(self, request: bytes, timeout_s: float, seen: Seen | None = None) -> bytes:
+        """As `ports.Models.infer`, of this model. `seen` is called once there is an answer."""
         work = parse_request(request, self.signature)
         if not self.ready:
             raise self._unavailable(self.trouble or "it is stopping")
@@ -111,7 +117,7 @@ class ServedModel:
                 f"Model {shown(self.artifact.model)} has {len(self._jobs)} requests waiting on this device; "
                 "try again later.",
             )
-        job = _Job(work)
+        job = _Job(work, seen)
         self._jobs.add(job)
         self._idle.clear()
         if self._batching:
@@ -164,6 +170,7 @@ class ServedModel:
         self._chain = launched.chain
         self._skipped: tuple[str, ...] = (*getattr(self, "_skipped", ()), *launched.skipped)
         self._began = time.monotonic()
+        self._answered = False
         self._runs = 0
 
     async def _serve(self) -> None:
@@ -174,7 +181,7 @@ class ServedModel:
                     await self._run(jobs)
                 await self._renew(len(jobs))
             except WorkerEnded as fault:
-                await self._restart(str(fault))
+                await self._restart(str(fault), hung=isinstance(fault, _Hung))
             except Exception as fault:
                 # Without this loop nothing of the model is answered any more.
                 unexpected(fault, f"serving model {self.artifact.model}")
@@ -225,9 +232,7 @@ class ServedModel:
         except TimeoutError:
             self._worker.kill()
             await self._worker.ended.wait()
-            raise WorkerEnded(
-                f"its worker did not finish within {self._settings.run_timeout_s:g} s"
-            ) from None
+            raise _Hung(f"its worker did not finish within {self._settings.run_timeout_s:g} s") from None
         except RunRefused as fault:
             if len(jobs) > 1:
                 # One request may spoil the batch of the others.
@@ -242,6 +247,7 @@ class ServedModel:
             for job in jobs:
                 _refuse(job, fault)
             return
+        self._answered = True
         for job, share in zip(jobs, shares, strict=True):
             self._answer(job, share)
 
@@ -259,6 +265,8 @@ class ServedModel:
         except OipError as fault:
             _refuse(job, fault)
         else:
+            if job.seen is not None:
+                job.seen(job.work.inputs, outputs)
             job.answer.set_result(response)
 
     def _refused(self, work: InferWork, fault: RunRefused) -> OipError:
@@ -268,10 +276,10 @@ class ServedModel:
         shapes = ", ".join(f"{shown(name)} {list(array.shape)}" for name, array in work.inputs.items())
         return OipError(Reason.MALFORMED, f"Model {model} cannot take inputs of these shapes: {shapes}.")
 
-    async def _restart(self, how: str) -> None:
-        """Until a worker answers again."""
-        if time.monotonic() - self._began > HEALTHY_S:
-            self._falls = 0
+    async def _restart(self, how: str, *, hung: bool = False) -> None:
+        """Until a worker answers again. One that `hung` without an answer did not live, however long."""
+        if time.monotonic() - self._began > HEALTHY_S and (self._answered or not hung):
+            self._falls = self._spared = 0
         while True:
             self._falls += 1
             delay = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(self._falls - 1, 20))
@@ -283,7 +291,10 @@ class ServedModel:
             )
             _log.warning("model %s: %s", self.artifact.model, self.trouble)
             self._fail_all(self.trouble)
-            self._give_up_a_delegate()
+            if self._give_up_a_delegate():
+                self._spared = self._falls
+            elif self._falls - self._spared >= FALLS and self.on_fallen is not None:
+                self.on_fallen(how)
             await self._worker.close()
             await asyncio.sleep(delay)
             try:
@@ -295,8 +306,8 @@ class ServedModel:
             self.trouble = ""
             return
 
-    def _give_up_a_delegate(self) -> None:
-        """A driver that keeps ending its process is left for the next of the chain."""
+    def _give_up_a_delegate(self) -> bool:
+        """A driver that keeps ending its process is left for the next of the chain. Whether one was."""
         guilty = [spec for spec in self._chain if spec.name == self._loaded.delegate]
         if guilty and len(self._chain) > 1 and self._falls and self._falls % CRASHES_OF_A_DELEGATE == 0:
             self._chain = tuple(spec for spec in self._chain if spec != guilty[0])
@@ -304,6 +315,8 @@ class ServedModel:
                 *self._skipped,
                 f"{guilty[0].name}: workers that ran it ended {CRASHES_OF_A_DELEGATE} times in a row",
             )
+            return True
+        return False
 
     def _fail_all(self, why: str) -> None:
         for job in list(self._jobs):
@@ -314,6 +327,10 @@ class ServedModel:
             Reason.MODEL_UNAVAILABLE,
             f"Model {shown(self.artifact.model)} is not available on this device: {why}.",
         )
+
+
+class _Hung(WorkerEnded):
+    """It was ended, because it did not finish."""
 
 
 def _refuse(job: _Job, fault: OipError) -> None:

@@ -12,7 +12,8 @@ class RuntimeSettings:
     """`delegates` are tried in order. `memory_mb` bounds one worker's address space, in MiB; a worker
     needs about 400 of it before it has a model. `max_queue`: requests that may wait for one model;
     `max_artifact_mb`: the largest artifact that is fetched, in MiB. `trial_timeout_s`: from a new
-    worker to its first answer; `run_timeout_s`: a run that takes longer ends its worker."""
+    worker to its first answer; `run_timeout_s`: a run that takes longer ends its worker. `probation_s`: so
+    long a new model serves before the device no longer goes back from it by itself."""
 
     delegates: tuple[DelegateSpec, ...] = DEFAULT_CHAIN
     threads: int = 1
@@ -21,6 +22,7 @@ class RuntimeSettings:
     run_timeout_s: float = 60.0
     max_queue: int = 256
     max_artifact_mb: int = 512
+    probation_s: float = 600.0
 
     def __post_init__(self) -> None:
         if not self.delegates:

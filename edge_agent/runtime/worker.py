@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,10 @@ class _Worker:
         if engine is None:
             return REFUSED_EXIT
         while (frame := self._read()) is not None:
-            self._answer(engine, *frame)
+            if frame[0].get("op") == "measure":
+                self._measure(engine, frame[0])
+            else:
+                self._answer(engine, *frame)
             # What the next caller needs new is made while none waits for it.
             engine.refresh()
         return 0
@@ -54,8 +58,8 @@ class _Worker:
         # Imported behind the memory limit: native code belongs under it.
         from edge_agent.delegates import DelegateSpec
         from edge_agent.runtime.engine import Engine, EngineFailed, RunFailed, zeros
-        from edge_agent.runtime.golden import GoldenFailed, check_finite, check_golden, read_golden
         from edgewire.modelfile import BadModel, read_model
+        from oip.golden import GoldenFailed, check_finite, check_golden, read_golden
 
         chain = [DelegateSpec(**entry) for entry in header["chain"]]
         try:
@@ -110,6 +114,24 @@ class _Worker:
             self._write({"event": "failed", "shape": False})
             return
         self._write({"event": "ran", **self._delegate(engine)}, outputs)
+
+    def _measure(self, engine: Engine, header: Mapping[str, Any]) -> None:
+        """How long runs on the golden inputs take, one after the other; on zeros where there are none."""
+        from edge_agent.runtime.engine import RunFailed, zeros
+        from oip.golden import GoldenFailed, inputs_of
+
+        took: list[float] = []
+        try:
+            given = inputs_of(Path(header["golden"])) if header["golden"] else [zeros(engine.input_specs)]
+            until = time.perf_counter() + header["seconds"]
+            while len(took) < header["runs"] and (not took or time.perf_counter() < until):
+                began = time.perf_counter()
+                engine.run(given[len(took) % len(given)])
+                took.append(time.perf_counter() - began)
+                engine.refresh()
+        except (RunFailed, GoldenFailed, MemoryError, OSError):
+            took = []
+        self._write({"event": "measured", "seconds": took})
 
     def _delegate(self, engine: Engine) -> dict[str, Any]:
         """What changed of it since it was last said."""

@@ -115,7 +115,7 @@ class Database:
             self._held += cost(size)
         with self._transaction():
             self._make_room(0)
-        self._db.executescript("PRAGMA incremental_vacuum")
+        self._db.executescript("PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE)")
         run(f"PRAGMA max_page_count = {self._pages}")
 
     def _make(self) -> None:

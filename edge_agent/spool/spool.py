@@ -154,6 +154,7 @@ class Spool:
             )
         except Unwritable as fault:
             self._tell(f"the spool cannot be used: {fault}; what is counted waits in memory, within a bound")
+            self.grown.clear()
             return None
         if self._on_disk:
             self.grown.set()

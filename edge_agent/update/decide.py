@@ -1,213 +1,62 @@
 """What to do about the models of a device. Pure: no I/O, no clock, no lots.
 
 Invariants, whatever the order of events:
-- what serves is only replaced by what was tried and written down as active;
-- at most one job (restoring, fetching, trying) runs for a model;
-- a target that failed its trial is not fetched or tried again unless another was desired in between;
-- every digest that serves or is desired is kept, and no other.
+- what serves is only replaced by what was verified, tried and written down as active, or was so before and
+  is restored;
+- the order of what serves grows, but where the device goes back to `previous` by itself;
+- at most one job (restoring, verifying, fetching, trying) runs for a model;
+- a target that failed its trial is not fetched or tried again unless another was desired in between, and
+  what the device went back from is not either, also after a restart;
+- every digest that serves, is desired or is gone back to is kept, and no other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
+
+from edge_agent.update.events import (
+    Cancel,
+    Command,
+    Commit,
+    CommitFailed,
+    Committed,
+    Desired,
+    Discard,
+    Event,
+    Fell,
+    Fetch,
+    Fetched,
+    FetchFailed,
+    Proven,
+    Restore,
+    Restored,
+    RestoreFailed,
+    Retire,
+    RetryDue,
+    Save,
+    Started,
+    Stopping,
+    Swap,
+    Sweep,
+    Tried,
+    Try,
+    TryFailed,
+    Verified,
+    Verify,
+    Wait,
+)  # fmt: skip
+from edge_agent.update.plan import Phase, Plan, State, Target, with_active, with_plan
 
 FIRST_RETRY_S = 2.0
 LONGEST_RETRY_S = 600.0
+RESTORES = 2
+"""So often what served last is loaded again before it is given up."""
+LOADS = 3
+"""So many loads begun and not ended, and the model is taken to be what ends the agent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One model as it is to be run. Two that differ in anything are different targets."""
-
-    model: str
-    version: str
-    digest: str
-    size: int
-    golden_digest: str = ""
-    golden_size: int = 0
-    batch_max_size: int = 0
-    batch_delay_ms: float = 0.0
-
-
-class Phase(StrEnum):
-    RESTORING = "restoring"
-    """What served last is loaded again."""
-    FETCHING = "fetching"
-    TRYING = "trying"
-    SETTLED = "settled"
-    """What is desired serves."""
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """One model. `active` serves, or served last while it is restored. `reason` says why it failed or
-    waits, in one sentence; `tries` counts fetches that failed in a row."""
-
-    desired: Target
-    active: Target | None = None
-    phase: Phase = Phase.FETCHING
-    reason: str = ""
-    tries: int = 0
-    waiting: bool = False
-    """For a hub to fetch from."""
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    plans: Mapping[str, Plan] = field(default_factory=dict[str, Plan])
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The agent runs; the state is what was written down."""
-
-
-@dataclass(frozen=True, slots=True)
-class Desired:
-    """The hub's word: everything that is to run, one target a model."""
-
-    targets: tuple[Target, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    target: Target
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreFailed:
-    """`damaged`: its file is gone or is not what it was, so it is worth fetching again."""
-
-    target: Target
-    reason: str
-    damaged: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    target: Target
-
-
-@dataclass(frozen=True, slots=True)
-class FetchFailed:
-    """`again`: another time it may work. `no_hub`: there is none to fetch from yet."""
-
-    target: Target
-    reason: str
-    again: bool = True
-    no_hub: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    target: Target
-
-
-@dataclass(frozen=True, slots=True)
-class TryFailed:
-    target: Target
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The disk says that the target is active."""
-
-    target: Target
-
-
-@dataclass(frozen=True, slots=True)
-class CommitFailed:
-    target: Target
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RetryDue:
-    target: Target
-
-
-Event = (
-    Started | Desired | Restored | RestoreFailed | Fetched | FetchFailed | Tried | TryFailed
-    | Committed | CommitFailed | RetryDue
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    target: Target
-
-
-@dataclass(frozen=True, slots=True)
-class Fetch:
-    target: Target
-
-
-@dataclass(frozen=True, slots=True)
-class Try:
-    target: Target
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """Write down `state` with the target active; answered at once by Committed or CommitFailed."""
-
-    target: Target
-
-
-@dataclass(frozen=True, slots=True)
-class Swap:
-    """Let what was tried answer new requests; what served before ends its own."""
-
-    target: Target
-
-
-@dataclass(frozen=True, slots=True)
-class Discard:
-    """What was tried is not wanted after all."""
-
-    target: Target
-
-
-@dataclass(frozen=True, slots=True)
-class Retire:
-    """Let the model end its requests and stop."""
-
-    model: str
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    """Stop the model's job, if one runs."""
-
-    model: str
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Give RetryDue after so many seconds."""
-
-    target: Target
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Save:
-    """Write the state down; when that fails, the next save makes up for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """Remove every artifact but these digests."""
-
-    keep: frozenset[str]
-
-
-Command = Restore | Fetch | Try | Commit | Swap | Discard | Retire | Cancel | Wait | Save | Sweep
 Step = tuple[State, tuple[Command, ...]]
+Next = tuple[Plan, tuple[Command, ...]]
 
 
 def step(state: State, event: Event) -> Step:
@@ -215,6 +64,9 @@ def step(state: State, event: Event) -> Step:
     match event:
         case Started():
             return _started(state)
+        case Stopping():
+            plans = {name: _stopped(plan) for name, plan in state.plans.items()}
+            return State(plans), (Save(),) if plans != state.plans else ()
         case Desired(targets):
             return _desired(state, targets)
         case _:
@@ -224,30 +76,40 @@ def step(state: State, event: Event) -> Step:
             return _about(state, plan, event)
 
 
-def with_active(state: State, target: Target) -> State:
-    """The state that a Commit writes down."""
-    plan = state.plans[target.model]
-    return _with(state, replace(plan, active=target, phase=Phase.SETTLED, reason="", tries=0))
-
-
-def kept(state: State) -> frozenset[str]:
-    """Digests that serve or are desired."""
-    targets = [t for plan in state.plans.values() for t in (plan.desired, plan.active) if t is not None]
-    return frozenset(digest for t in targets for digest in (t.digest, t.golden_digest) if digest)
+def retry_s(tries: int) -> float:
+    """How long to wait after so many failures before this one, in seconds."""
+    return min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(tries, 20))
 
 
 def _started(state: State) -> Step:
     plans: dict[str, Plan] = {}
     commands: list[Command] = []
     for name, plan in state.plans.items():
-        if plan.active is not None:
-            plans[name] = replace(plan, phase=Phase.RESTORING, reason="")
-            commands.append(Restore(plan.active))
-        else:
-            plans[name] = replace(plan, phase=Phase.FETCHING, reason="")
-            commands.append(Fetch(plan.desired))
-    after = State(plans)
-    return after, (Sweep(kept(after)), *commands)
+        plans[name], more = _begun(replace(plan, reason="", waiting=False, tries=0))
+        commands += more
+    return State(plans), (Sweep(), Save(), *commands)
+
+
+def _begun(plan: Plan) -> Next:
+    if plan.active is None:
+        return _onwards(plan)
+    if plan.restores >= LOADS:
+        return _fall_back(plan, f"The agent ended {LOADS} times while it loaded this model.")
+    return _restoring(plan)
+
+
+def _restoring(plan: Plan) -> Next:
+    assert plan.active is not None
+    after = replace(plan, phase=Phase.RESTORING, restores=plan.restores + 1)
+    return after, (Restore(plan.active.target),)
+
+
+def _stopped(plan: Plan) -> Plan:
+    if plan.phase is Phase.RESTORING:
+        return replace(plan, restores=plan.restores - 1)
+    if plan.phase is Phase.TRYING:
+        return replace(plan, attempts=plan.attempts - 1)
+    return plan
 
 
 def _desired(state: State, targets: tuple[Target, ...]) -> Step:
@@ -258,80 +120,149 @@ def _desired(state: State, targets: tuple[Target, ...]) -> Step:
         commands += more
     for gone in state.plans.keys() - plans.keys():
         commands += (Cancel(gone), Retire(gone))
-    after = State(plans)
-    return after, (*commands, Save(), Sweep(kept(after)))
+    return State(plans), (*commands, Save(), Sweep())
 
 
-def _wanted(plan: Plan | None, target: Target) -> tuple[Plan, list[Command]]:
+def _wanted(plan: Plan | None, target: Target) -> Next:
     if plan is None:
-        return Plan(target), [Fetch(target)]
-    if plan.phase is Phase.RESTORING:
-        return replace(plan, desired=target), []
+        return _onwards(Plan(target))
     if plan.desired == target:
         if plan.waiting or (plan.phase is Phase.FAILED and plan.tries):
-            # A hub that speaks is one to fetch from.
-            return replace(plan, phase=Phase.FETCHING, waiting=False), [Cancel(target.model), Fetch(target)]
-        return plan, []
-    if plan.active == target:
-        return Plan(target, target, Phase.SETTLED), [Cancel(target.model)]
-    return Plan(target, plan.active), [Cancel(target.model), Fetch(target)]
+            # A hub that speaks is one to ask.
+            after, commands = _onwards(replace(plan, waiting=False))
+            return after, (Cancel(target.model), *commands)
+        return plan, ()
+    same = plan.desired.digest == target.digest
+    wanted = replace(
+        plan,
+        desired=target,
+        reason="",
+        tries=0,
+        waiting=False,
+        order=0,
+        attempts=0,
+        quarantine=plan.quarantine if same else "",
+    )
+    if plan.phase is Phase.RESTORING:
+        return wanted, ()
+    after, commands = _onwards(wanted)
+    return after, (Cancel(target.model), *commands)
+
+
+def _onwards(plan: Plan) -> Next:
+    """With what serves in its place, or nothing: on to what is desired."""
+    if plan.quarantine:
+        return replace(plan, phase=Phase.FAILED, reason=plan.quarantine), ()
+    if plan.active is not None and plan.active.target == plan.desired:
+        return replace(plan, phase=Phase.SETTLED, reason=""), ()
+    return replace(plan, phase=Phase.VERIFYING), (Verify(plan.desired),)
+
+
+def _fall_back(plan: Plan, reason: str) -> Next:
+    """From `active`, which does not work, to `previous`, or to nothing."""
+    assert plan.active is not None
+    bad = plan.active.target.digest == plan.desired.digest
+    after = replace(
+        plan,
+        active=plan.previous,
+        previous=None,
+        proven=False,
+        restores=0,
+        quarantine=reason if bad else plan.quarantine,
+    )
+    after, commands = _onwards(after) if after.active is None else _restoring(after)
+    return after, (Save(), *commands)
 
 
 def _about(state: State, plan: Plan, event: Event) -> Step:
-    """An event about a job of one model."""
+    """An event about a job of one model, or about what serves of it."""
     match event:
-        case Restored(target) if plan.phase is Phase.RESTORING and target == plan.active:
-            after, commands = _onwards(plan)
-            return _with(state, after), (Swap(target), *commands)
-        case RestoreFailed(target, reason, damaged) if (
-            plan.phase is Phase.RESTORING and target == plan.active
-        ):
-            lost = replace(plan, active=None)
-            if plan.desired == target and not damaged:
-                failed = replace(lost, phase=Phase.FAILED, reason=reason)
-                return _with(state, failed), ()
-            after, commands = _onwards(lost)
-            return _with(state, replace(after, reason=reason)), commands
+        case Restored(target) if _restores(plan, target):
+            after, commands = _onwards(replace(plan, restores=0))
+            return with_plan(state, after), (Swap(target), Save(), *commands)
+        case RestoreFailed(target, reason, damaged) if _restores(plan, target):
+            after, commands = _not_restored(plan, reason, damaged)
+            return with_plan(state, after), commands
+        case Verified(target, order) if _at(plan, target, Phase.VERIFYING):
+            after = replace(plan, phase=Phase.FETCHING, order=order)
+            return with_plan(state, after), (Fetch(target),)
         case Fetched(target) if _at(plan, target, Phase.FETCHING):
-            after = replace(plan, phase=Phase.TRYING, reason="", tries=0)
-            return _with(state, after), (Try(target),)
-        case FetchFailed(target, reason, again, no_hub) if _at(plan, target, Phase.FETCHING):
-            return _fetch_failed(state, plan, target, reason, again, no_hub)
+            after, commands = _fetched(plan)
+            return with_plan(state, after), commands
+        case FetchFailed(target, reason, again, no_hub) if _at(plan, target, Phase.VERIFYING, Phase.FETCHING):
+            after, commands = _fetch_failed(plan, reason, again, no_hub)
+            return with_plan(state, after), commands
         case Tried(target) if _at(plan, target, Phase.TRYING):
             return state, (Commit(target),)
         case TryFailed(target, reason) if _at(plan, target, Phase.TRYING):
-            return _with(state, replace(plan, phase=Phase.FAILED, reason=reason)), ()
+            return with_plan(state, replace(plan, phase=Phase.FAILED, reason=reason, attempts=0)), (Save(),)
         case Committed(target) if _at(plan, target, Phase.TRYING):
-            after = with_active(state, target)
-            return after, (Swap(target), Sweep(kept(after)))
+            return with_active(state, target), (Swap(target), Sweep())
         case CommitFailed(target, reason) if _at(plan, target, Phase.TRYING):
-            after, commands = _fetch_failed(state, plan, target, reason, True, False)
-            return after, (Discard(target), *commands)
+            after, commands = _fetch_failed(replace(plan, attempts=0), reason, True, False)
+            return with_plan(state, after), (Discard(target), *commands)
         case RetryDue(target) if _at(plan, target, Phase.FAILED) and plan.tries:
-            return _with(state, replace(plan, phase=Phase.FETCHING)), (Fetch(target),)
+            after, commands = _onwards(plan)
+            return with_plan(state, after), commands
+        case Fell(target, reason) if _serves(plan, target) and plan.previous and not plan.proven:
+            after, commands = _fall_back(plan, reason)
+            return with_plan(state, after), (Cancel(target.model), *commands)
+        case Proven(target) if _serves(plan, target) and not plan.proven:
+            return with_plan(state, replace(plan, proven=True)), (Save(),)
         case _:
             return state, _unwanted(event)
 
 
-def _at(plan: Plan, target: Target, phase: Phase) -> bool:
-    return plan.phase is phase and plan.desired == target
+def _at(plan: Plan, target: Target, *phases: Phase) -> bool:
+    return plan.phase in phases and plan.desired == target
 
 
-def _onwards(plan: Plan) -> tuple[Plan, tuple[Command, ...]]:
-    """Once what served last is back, or lost: on to what is desired."""
-    if plan.desired == plan.active:
-        return replace(plan, phase=Phase.SETTLED, reason=""), ()
-    return replace(plan, phase=Phase.FETCHING), (Fetch(plan.desired),)
+def _restores(plan: Plan, target: Target) -> bool:
+    return plan.phase is Phase.RESTORING and plan.active is not None and plan.active.target == target
 
 
-def _fetch_failed(state: State, plan: Plan, target: Target, reason: str, again: bool, no_hub: bool) -> Step:
+def _serves(plan: Plan, target: Target) -> bool:
+    return plan.phase is not Phase.RESTORING and plan.active is not None and plan.active.target == target
+
+
+def _not_restored(plan: Plan, reason: str, damaged: bool) -> Next:
+    if not damaged and plan.restores < RESTORES:
+        after, commands = _restoring(plan)
+        return after, (Save(), *commands)
+    if plan.previous is not None:
+        return _fall_back(plan, reason) if not damaged else _restoring(_without_active(plan))
+    lost = _without_active(plan)
+    commands = (Retire(plan.desired.model),)
+    if plan.quarantine:
+        both = f"{plan.quarantine} What served before does not work either: {reason}"
+        return replace(lost, phase=Phase.FAILED, reason=both), commands
+    assert plan.active is not None
+    if plan.active.target == plan.desired and not damaged:
+        # Not written down: another start may find it working.
+        return replace(lost, phase=Phase.FAILED, reason=reason), commands
+    after, more = _onwards(lost)
+    return replace(after, reason=reason), (*commands, *more)
+
+
+def _without_active(plan: Plan) -> Plan:
+    return replace(plan, active=plan.previous, previous=None, proven=False, restores=0)
+
+
+def _fetched(plan: Plan) -> Next:
+    if plan.attempts >= LOADS:
+        reason = f"The agent ended {LOADS} times while it tried this model."
+        return replace(plan, phase=Phase.FAILED, reason=reason, attempts=0, quarantine=reason), (Save(),)
+    after = replace(plan, phase=Phase.TRYING, reason="", tries=0, attempts=plan.attempts + 1)
+    return after, (Save(), Try(plan.desired))
+
+
+def _fetch_failed(plan: Plan, reason: str, again: bool, no_hub: bool) -> Next:
     if no_hub:
-        return _with(state, replace(plan, waiting=True, reason=plan.reason or reason)), ()
+        return replace(plan, waiting=True, reason=plan.reason or reason), ()
     if not again:
-        return _with(state, replace(plan, phase=Phase.FAILED, reason=reason, tries=0)), ()
+        return replace(plan, phase=Phase.FAILED, reason=reason, tries=0), ()
     after = replace(plan, phase=Phase.FAILED, reason=reason, tries=plan.tries + 1)
-    seconds = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(plan.tries, 20))
-    return _with(state, after), (Wait(target, seconds),)
+    return after, (Wait(plan.desired, retry_s(plan.tries)),)
 
 
 def _unwanted(event: Event) -> tuple[Command, ...]:
@@ -341,7 +272,3 @@ def _unwanted(event: Event) -> tuple[Command, ...]:
             return (Discard(target),)
         case _:
             return ()
-
-
-def _with(state: State, plan: Plan) -> State:
-    return State({**state.plans, plan.desired.model: plan})

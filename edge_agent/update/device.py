@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import random
-from collections.abc import Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edge_agent.ports import Hub
-from edge_agent.runtime import RuntimeSettings, ServedModel
-from edge_agent.runtime.launch import Artifact, TrialFailed
-from edge_agent.update import decide
-from edge_agent.update.decide import Phase, Plan, State, Target
+from edge_agent.faults import unexpected
+from edge_agent.ports import Hub, Observer, Served
+from edge_agent.runtime import RuntimeSettings
+from edge_agent.runtime.launch import TrialFailed
+from edge_agent.update import decide, events
+from edge_agent.update.bringing import Bringing, NoHub
 from edge_agent.update.disk import Disk, is_full
-from edge_agent.update.fetch import FetchBroken, fetch_blob
+from edge_agent.update.fetch import NotBrought
+from edge_agent.update.plan import Phase, Slot, State, Target, kept, with_active
+from edge_agent.update.serving import Serving, serving, state_of
+from edge_agent.update.trials import Trials
+from edgewire.allowed import NOTHING
 from edgewire.v1 import edge_pb2
-from oip import codec
 from oip.errors import OipError
 from oip.names import shown, version_fault
 from oip.reasons import Reason
@@ -28,28 +31,13 @@ from oip.scan import scan_request
 
 _log = logging.getLogger("tidegate.agent")
 
-PLATFORM = "tflite"
 MAX_MODELS = 256
-"""The most that a device is to run; of a longer list the first count."""
-MAX_BATCH = 2**16
-MAX_BATCH_DELAY_MS = 60_000.0
-TRIALS = max(2, os.cpu_count() or 1)
+"""The most that a device is to run, and to try; of a longer list the first count."""
+LOADING = max(2, os.cpu_count() or 1)
 """Models that are loaded and tried at once: each takes a process and its memory."""
-_STATES = {
-    Phase.RESTORING: edge_pb2.ModelState.TRYING,
-    Phase.FETCHING: edge_pb2.ModelState.FETCHING,
-    Phase.TRYING: edge_pb2.ModelState.TRYING,
-    Phase.SETTLED: edge_pb2.ModelState.ACTIVE,
-    Phase.FAILED: edge_pb2.ModelState.FAILED,
-}
-
-
-@dataclass(eq=False, slots=True)
-class _Serving:
-    target: Target
-    served: ServedModel
-    metadata: bytes
-    config: bytes
+TRUST = "trust"
+"""The folder of the signed metadata."""
+_INSIDE = "The agent failed inside; its log says where."
 
 
 class DeviceModels:
@@ -58,40 +46,46 @@ class DeviceModels:
     Everything runs on the loop that `start` runs on.
     """
 
-    def __init__(self, folder: Path, settings: RuntimeSettings | None = None) -> None:
-        self._disk = Disk(folder)
+    def __init__(
+        self, folder: Path, settings: RuntimeSettings | None = None, observer: Observer | None = None
+    ) -> None:
+        self._observer = observer
         self._settings = settings or RuntimeSettings()
+        self._disk = Disk(folder)
+        self._bringing = Bringing(self._disk, folder / TRUST, self._settings.max_artifact_mb * 2**20)
+        self._trials = Trials(self._bringing, self._disk, self._settings, self._active, self._sweep)
         self._state = State()
-        self._hub: Hub | None = None
-        # Two models may share a file, and the hub gives a device few downloads at once.
-        self._download = asyncio.Lock()
-        self._trials = asyncio.Semaphore(TRIALS)
-        self._serving: dict[str, _Serving] = {}
-        self._tried: dict[str, _Serving] = {}
+        self._loading = asyncio.Semaphore(LOADING)
+        self._serving: dict[str, Serving] = {}
+        self._tried: dict[str, Serving] = {}
         self._jobs: dict[str, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
-        self._leaving: list[_Serving] = []
+        self._leaving: list[Serving] = []
         """What serves no longer and still has requests."""
         self._closed = False
 
     async def start(self) -> None:
         """Bring back what served last, as far as it still works."""
         self._state = await asyncio.to_thread(self._disk.load)
-        self._happened(decide.Started())
-        restoring = [
-            self._jobs[name]
+        self._happened(events.Started())
+        while restoring := [
+            job
             for name, plan in self._state.plans.items()
-            if plan.phase is Phase.RESTORING and name in self._jobs
-        ]
-        await asyncio.gather(*restoring, return_exceptions=True)
+            if plan.phase is Phase.RESTORING and (job := self._jobs.get(name)) and not job.done()
+        ]:
+            await asyncio.wait(restoring)
 
     async def close(self) -> None:
+        self._happened(events.Stopping())
         self._closed = True
-        jobs = [*self._jobs.values(), *self._ending]
+        entries = [*self._serving.values(), *self._tried.values(), *self._leaving]
+        probations = [entry.probation for entry in entries if entry.probation is not None]
+        jobs = [*self._jobs.values(), *self._ending, *probations]
         for job in jobs:
             job.cancel()
+        await self._trials.close()
+        await self._bringing.close()
         await asyncio.gather(*jobs, return_exceptions=True)
-        entries = [*self._serving.values(), *self._tried.values(), *self._leaving]
         self._serving, self._tried = {}, {}
         await asyncio.gather(*(entry.served.close() for entry in entries))
 
@@ -99,19 +93,22 @@ class DeviceModels:
         """As `ports.Models.desire`."""
         if self._closed:
             return
-        self._hub = hub
-        if len(desired.models) > MAX_MODELS:
-            _log.warning(
-                "the hub wants %d models of this device; the first %d are run",
-                len(desired.models),
-                MAX_MODELS,
-            )
-        self._happened(decide.Desired(tuple(_target(model) for model in desired.models[:MAX_MODELS])))
+        if self._observer is not None:
+            self._observer.desire(desired, hub.there)
+        self._bringing.hub = hub
+        self._trials.desire(_targets(desired.trials, "to be tried on"))
+        self._happened(events.Desired(_targets(desired.models, "of")))
 
-    async def infer(self, request: bytes, timeout_s: float) -> bytes:
+    async def infer(self, request: bytes, timeout_s: float, asked: str | None = NOTHING) -> bytes:
         """As `ports.Models.infer`."""
         view = scan_request(request)
-        return await self._serves(view.model_name, view.model_version).served.infer(request, timeout_s)
+        entry = self._serves(view.model_name, view.model_version)
+        if self._observer is None:
+            return await entry.served.infer(request, timeout_s)
+        served = Served(entry.target.model, entry.target.version, entry.target.digest)
+        return await self._observer.observe(
+            served, request, asked, timeout_s, lambda seen: entry.served.infer(request, timeout_s, seen)
+        )
 
     def metadata(self, model: str, version: str) -> bytes:
         return self._serves(model, version).metadata
@@ -133,36 +130,13 @@ class DeviceModels:
 
     def states(self) -> list[edge_pb2.ModelState]:
         """As `ports.Models.states`."""
-        return [self._described(name, plan) for name, plan in self._state.plans.items()]
+        return [state_of(name, plan, self._serving.get(name)) for name, plan in self._state.plans.items()]
 
     def trials(self) -> list[edge_pb2.Trial]:
         """As `ports.Models.trials`."""
-        return []
+        return self._trials.said()
 
-    def _described(self, name: str, plan: Plan) -> edge_pb2.ModelState:
-        entry = self._serving.get(name)
-        found = edge_pb2.ModelState(
-            model=name,
-            version=plan.desired.version,
-            digest=plan.desired.digest,
-            state=_STATES[plan.phase],
-            reason=plan.reason,
-        )
-        if entry is None:
-            return found
-        if entry.served.trouble:
-            if plan.phase is Phase.SETTLED:
-                found.state = edge_pb2.ModelState.FAILED
-                found.reason = f"Model {shown(name)} does not answer: {entry.served.trouble}."
-            return found
-        loaded = entry.served.loaded
-        found.active_digest, found.active_version = entry.target.digest, entry.target.version
-        found.delegate, found.delegated_nodes, found.nodes = loaded.delegate, loaded.taken, loaded.nodes
-        found.degraded = entry.served.degraded
-        found.metadata, found.config = entry.metadata, entry.config
-        return found
-
-    def _serves(self, model: str, version: str) -> _Serving:
+    def _serves(self, model: str, version: str) -> Serving:
         entry = self._serving.get(model)
         if entry is None:
             plan = self._state.plans.get(model)
@@ -183,7 +157,11 @@ class DeviceModels:
             )
         return entry
 
-    def _happened(self, event: decide.Event) -> None:
+    def _active(self, model: str) -> Slot | None:
+        plan = self._state.plans.get(model)
+        return None if plan is None else plan.active
+
+    def _happened(self, event: events.Event) -> None:
         """Take a step, and see its commands done or begun."""
         if self._closed:
             return
@@ -191,71 +169,86 @@ class DeviceModels:
         for command in commands:
             self._do(command)
 
-    def _do(self, command: decide.Command) -> None:
+    def _do(self, command: events.Command) -> None:
         match command:
-            case decide.Restore(target):
-                self._begin(target.model, self._restore(target))
-            case decide.Fetch(target):
-                self._begin(target.model, self._bring(target))
-            case decide.Try(target):
-                self._begin(target.model, self._try(target))
-            case decide.Wait(target, seconds):
-                self._begin(target.model, self._wait(target, seconds))
-            case decide.Commit(target):
+            case events.Restore(target):
+                self._begin(
+                    partial(self._restore, target), events.RestoreFailed(target, _INSIDE, damaged=False)
+                )
+            case events.Verify(target):
+                self._begin(partial(self._verify, target), events.FetchFailed(target, _INSIDE))
+            case events.Fetch(target):
+                self._begin(partial(self._fetch, target), events.FetchFailed(target, _INSIDE))
+            case events.Try(target):
+                self._begin(partial(self._try, target), events.TryFailed(target, _INSIDE))
+            case events.Wait(target, seconds):
+                self._begin(partial(self._wait, target, seconds), events.RetryDue(target))
+            case events.Commit(target):
                 self._commit(target)
-            case decide.Swap(target):
+            case events.Swap(target):
                 self._swap(target)
-            case decide.Discard(target):
+            case events.Discard(target):
                 self._discard(target)
-            case decide.Retire(model):
+            case events.Retire(model):
                 if (entry := self._serving.pop(model, None)) is not None:
                     self._end(entry)
-            case decide.Cancel(model):
+            case events.Cancel(model):
                 if (job := self._jobs.pop(model, None)) is not None:
                     job.cancel()
                     self._let_end(job)
                 if (entry := self._tried.pop(model, None)) is not None:
                     self._end(entry)
-            case decide.Save():
+            case events.Save():
                 try:
                     self._disk.save(self._state)
                 except OSError:
                     _log.warning("what is desired of this device could not be written to its disk")
-            case decide.Sweep():
+            case events.Sweep():
                 self._sweep()
 
     def _sweep(self) -> None:
         """Remove what is neither wanted nor in use: what ends its requests may yet load its file anew."""
-        leaving = (entry.target for entry in self._leaving)
-        used = frozenset(digest for t in leaving for digest in (t.digest, t.golden_digest) if digest)
-        self._disk.sweep(decide.kept(self._state) | used)
+        if self._closed:
+            return
+        leaving = frozenset(digest for entry in self._leaving for digest, _ in entry.target.files)
+        self._disk.sweep(kept(self._state) | self._trials.kept() | leaving)
 
-    def _begin(self, model: str, work: Coroutine[Any, Any, None]) -> None:
-        """A model's next job. What it replaces has come to its end, or it would have been cancelled."""
-        task = asyncio.create_task(work, name=f"tidegate update {model}")
-        self._jobs[model] = task
-        task.add_done_callback(self._noted)
+    def _begin(
+        self,
+        work: Callable[[], Coroutine[Any, Any, events.Event]],
+        broken: events.RestoreFailed | events.FetchFailed | events.TryFailed | events.RetryDue,
+    ) -> None:
+        """A model's next job, and what happens when it ends; `broken` when it ends by a fault of the
+        agent's own. What it replaces has come to its end, or it would have been cancelled."""
 
-    def _noted(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (fault := task.exception()) is not None:
-            _log.error("an update ended by a fault of the agent's own", exc_info=fault)
+        async def job() -> None:
+            try:
+                event = await work()
+            except Exception as fault:
+                unexpected(fault, "an update")
+                event = broken
+            self._happened(event)
+
+        model = broken.target.model
+        self._jobs[model] = asyncio.create_task(job(), name=f"tidegate update {model}")
 
     def _let_end(self, task: asyncio.Task[None]) -> None:
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
-    def _end(self, entry: _Serving) -> None:
+    def _end(self, entry: Serving) -> None:
         """Let its requests end in the background."""
+        if entry.probation is not None:
+            entry.probation.cancel()
         self._leaving.append(entry)
         self._let_end(asyncio.create_task(self._drain(entry), name=f"tidegate drain {entry.target.model}"))
 
-    async def _drain(self, entry: _Serving) -> None:
+    async def _drain(self, entry: Serving) -> None:
         await entry.served.drain(self._settings.run_timeout_s)
         self._leaving.remove(entry)
-        if not self._closed:
-            self._sweep()
+        self._sweep()
 
-    async def _restore(self, target: Target) -> None:
+    async def _restore(self, target: Target) -> events.Event:
         model = shown(target.model)
         try:
             whole = await asyncio.to_thread(self._holds, target)
@@ -263,100 +256,80 @@ class DeviceModels:
             whole = False
         if not whole:
             reason = f"The artifact of model {model} is gone from this device's disk or was changed there."
-            self._happened(decide.RestoreFailed(target, reason, damaged=True))
-            return
+            return events.RestoreFailed(target, reason, damaged=True)
         try:
             self._tried[target.model] = await self._launch(target)
         except TrialFailed as fault:
             reason = f"Model {model} version {target.version} no longer works on this device: {fault}."
-            self._happened(decide.RestoreFailed(target, reason, damaged=False))
-        else:
-            self._happened(decide.Restored(target))
+            return events.RestoreFailed(target, reason, damaged=False)
+        return events.Restored(target)
 
-    async def _bring(self, target: Target) -> None:
+    async def _verify(self, target: Target) -> events.Event:
+        plan = self._state.plans[target.model]
         try:
-            if (fault := _impossible(target)) is not None:
-                raise FetchBroken(fault, again=False)
-            async with self._download:
-                for digest, size in (
-                    (target.digest, target.size),
-                    (target.golden_digest, target.golden_size),
-                ):
-                    if digest:
-                        await self._bring_one(digest, size)
-        except _NoHub:
-            self._happened(decide.FetchFailed(target, "It waits for the hub to fetch it from.", no_hub=True))
-        except FetchBroken as fault:
-            self._happened(decide.FetchFailed(target, str(fault), again=fault.again))
-        else:
-            self._happened(decide.Fetched(target))
+            order = await self._bringing.verify(target, plan.active, plan.previous)
+        except NotBrought as fault:
+            return _not_brought(target, fault)
+        return events.Verified(target, order)
 
-    async def _bring_one(self, digest: str, size: int) -> None:
-        if self._hub is not None:
-            limit = self._settings.max_artifact_mb * 2**20
-            await fetch_blob(self._disk, digest, size, limit, self._hub.fetch)
-            return
+    async def _fetch(self, target: Target) -> events.Event:
         try:
-            if await asyncio.to_thread(self._disk.holds, digest, size):
-                return
-        except (OSError, ValueError):
-            pass
-        raise _NoHub
+            await self._bringing.fetch(target)
+        except NotBrought as fault:
+            return _not_brought(target, fault)
+        return events.Fetched(target)
 
-    async def _try(self, target: Target) -> None:
+    async def _try(self, target: Target) -> events.Event:
         try:
             self._tried[target.model] = await self._launch(target)
         except TrialFailed as fault:
             reason = (
                 f"Model {shown(target.model)} version {target.version} does not work on this device: {fault}."
             )
-            self._happened(decide.TryFailed(target, reason))
-        else:
-            self._happened(decide.Tried(target))
+            return events.TryFailed(target, reason)
+        return events.Tried(target)
 
-    async def _wait(self, target: Target, seconds: float) -> None:
+    async def _wait(self, target: Target, seconds: float) -> events.Event:
         await asyncio.sleep(seconds * random.uniform(0.8, 1.2))
-        self._happened(decide.RetryDue(target))
+        return events.RetryDue(target)
 
-    async def _launch(self, target: Target) -> _Serving:
+    async def _launch(self, target: Target) -> Serving:
         """Raises TrialFailed."""
-        artifact = Artifact(
-            target.model,
-            target.version,
-            self._disk.blob(target.digest),
-            self._disk.blob(target.golden_digest) if target.golden_digest else None,
-            target.batch_max_size,
-            target.batch_delay_ms / 1000,
-        )
-        async with self._trials:
-            served = await ServedModel.start(artifact, self._settings)
-        signature = served.signature
-        delay = round(target.batch_delay_ms * 1000) if signature.max_batch else None
-        return _Serving(
-            target,
-            served,
-            codec.metadata_of(target.model, target.version, PLATFORM, signature),
-            codec.config_of(target.model, PLATFORM, signature, delay),
-        )
+        async with self._loading:
+            return await serving(target, self._disk, self._settings)
 
     def _commit(self, target: Target) -> None:
         try:
-            self._disk.save(decide.with_active(self._state, target))
+            self._disk.save(with_active(self._state, target))
         except OSError as fault:
             reason = (
                 "The device's disk is full: make room for its state."
                 if is_full(fault)
                 else "The device's disk cannot be written."
             )
-            self._happened(decide.CommitFailed(target, reason))
+            self._happened(events.CommitFailed(target, reason))
         else:
-            self._happened(decide.Committed(target))
+            self._happened(events.Committed(target))
 
     def _swap(self, target: Target) -> None:
         before = self._serving.pop(target.model, None)
-        self._serving[target.model] = self._tried.pop(target.model)
+        entry = self._serving[target.model] = self._tried.pop(target.model)
         if before is not None:
             self._end(before)
+        entry.served.on_fallen = lambda how: self._fell(target, how)
+        if not self._state.plans[target.model].proven:
+            entry.probation = asyncio.create_task(self._prove(entry), name=f"tidegate proof {target.model}")
+
+    def _fell(self, target: Target, how: str) -> None:
+        reason = f"Model {shown(target.model)} version {target.version} does not keep running here: {how}."
+        self._happened(events.Fell(target, reason))
+
+    async def _prove(self, entry: Serving) -> None:
+        while True:
+            await asyncio.sleep(self._settings.probation_s)
+            if entry.served.ready:
+                self._happened(events.Proven(entry.target))
+                return
 
     def _discard(self, target: Target) -> None:
         if (entry := self._tried.get(target.model)) is not None and entry.target == target:
@@ -364,25 +337,20 @@ class DeviceModels:
             self._end(entry)
 
     def _holds(self, target: Target) -> bool:
-        return self._disk.holds(target.digest, target.size) and (
-            not target.golden_digest or self._disk.holds(target.golden_digest, target.golden_size)
+        return all(self._disk.holds(digest, size) for digest, size in target.files)
+
+
+def _not_brought(target: Target, fault: NotBrought) -> events.Event:
+    return events.FetchFailed(target, str(fault), again=fault.again, no_hub=isinstance(fault, NoHub))
+
+
+def _targets(desired: Iterable[edge_pb2.DesiredModel], what: str) -> tuple[Target, ...]:
+    found = [_target(model) for model in desired]
+    if len(found) > MAX_MODELS:
+        _log.warning(
+            "the hub wants %d models %s this device; the first %d count", len(found), what, MAX_MODELS
         )
-
-
-def _impossible(target: Target) -> str | None:
-    """Why no device could run a model as it is desired, in one sentence; None where one could."""
-    if target.batch_max_size > MAX_BATCH:
-        return f"Batches of {target.batch_max_size} are asked for, and this device makes at most {MAX_BATCH}."
-    delay = target.batch_delay_ms
-    if not (math.isfinite(delay) and 0 <= delay <= MAX_BATCH_DELAY_MS):
-        return (
-            f"A batch delay of {delay:g} ms is asked for, and this device waits 0 to {MAX_BATCH_DELAY_MS:g}."
-        )
-    return None
-
-
-class _NoHub(Exception):
-    """Nothing to fetch from yet."""
+    return tuple(found[:MAX_MODELS])
 
 
 def _target(desired: edge_pb2.DesiredModel) -> Target:
@@ -395,4 +363,6 @@ def _target(desired: edge_pb2.DesiredModel) -> Target:
         desired.golden_size,
         desired.batch_max_size,
         desired.batch_delay_ms,
+        desired.target,
+        desired.golden_target,
     )

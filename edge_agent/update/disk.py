@@ -13,11 +13,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from edge_agent.update.decide import Plan, State, Target
+from edge_agent.update.plan import Plan, Slot, State, Target
 
 _log = logging.getLogger("tidegate.agent")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
-_FORMAT = 1
+_FORMAT = 2
+_KEPT = {"desired", "active", "previous", "proven", "restores", "attempts", "quarantine"}
 
 
 class Disk:
@@ -33,12 +34,8 @@ class Disk:
         self._blobs.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             document = json.loads(self._state.read_bytes())
-            if document["format"] != _FORMAT:
-                raise ValueError("another format")
-            found = [
-                (_target(m["desired"]), m["active"] and _target(m["active"])) for m in document["models"]
-            ]
-            return State({wanted.model: Plan(wanted, active) for wanted, active in found})
+            plans = [_READERS[document["format"]](model) for model in document["models"]]
+            return State({plan.desired.model: plan for plan in plans})
         except FileNotFoundError:
             return State()
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -50,7 +47,7 @@ class Disk:
     def save(self, state: State) -> None:
         """Raises OSError; what was saved before is then still there."""
         models = [
-            {"desired": asdict(plan.desired), "active": plan.active and asdict(plan.active)}
+            {key: value for key, value in asdict(plan).items() if key in _KEPT}
             for plan in state.plans.values()
         ]
         write_whole(self._state, json.dumps({"format": _FORMAT, "models": models}).encode())
@@ -123,5 +120,20 @@ def is_full(fault: OSError) -> bool:
     return fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def _target(found: Any) -> Target:
-    return Target(**found)
+def _read_plan(found: Any) -> Plan:
+    if set(found) != _KEPT:
+        raise ValueError("other entries")
+    slots = {key: found[key] and _read_slot(found[key]) for key in ("active", "previous")}
+    return Plan(**{**found, **slots, "desired": Target(**found["desired"])})
+
+
+def _read_slot(found: Any) -> Slot:
+    return Slot(Target(**found["target"]), found["order"])
+
+
+def _read_unsigned(found: Any) -> Plan:
+    """As it was before artifacts were signed: any order is a step forward from what serves."""
+    return Plan(Target(**found["desired"]), found["active"] and Slot(Target(**found["active"])))
+
+
+_READERS = {1: _read_unsigned, _FORMAT: _read_plan}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import os
+from contextlib import aclosing, suppress
 from pathlib import Path
 
 from edge_agent.ports import Fetch
@@ -15,8 +15,9 @@ from oip.errors import OipError
 CHUNK_TIMEOUT_S = 30.0
 
 
-class FetchBroken(Exception):
-    """The artifact did not come; the text is one sentence. `again`: another time it may."""
+class NotBrought(Exception):
+    """The artifact is not verified or did not come; the text is one sentence. `again`: another time it
+    may."""
 
     def __init__(self, text: str, again: bool = True) -> None:
         super().__init__(text)
@@ -24,19 +25,19 @@ class FetchBroken(Exception):
 
 
 async def fetch_blob(disk: Disk, digest: str, size: int, limit: int, fetch: Fetch) -> None:
-    """See that the artifact of this digest and size lies on the disk. Raises FetchBroken.
+    """See that the artifact of this digest and size lies on the disk. Raises NotBrought.
 
     At most `size` bytes are taken, and none when it is over `limit`. What came of it before it broke off
     stays for the next time, unless it proved wrong or filled the disk.
     """
     if size > limit:
-        raise FetchBroken(
+        raise NotBrought(
             f"The artifact has {size} bytes, and this device takes at most {limit}.", again=False
         )
     try:
         path, part = disk.blob(digest), disk.part(digest)
     except ValueError:
-        raise FetchBroken(
+        raise NotBrought(
             "The artifact's digest is not of the form sha256:<64 hex digits>.", again=False
         ) from None
     if await asyncio.to_thread(disk.holds, digest, size):
@@ -45,19 +46,19 @@ async def fetch_blob(disk: Disk, digest: str, size: int, limit: int, fetch: Fetc
         found = await _receive(part, digest, size, fetch)
         if found != digest:
             part.unlink(missing_ok=True)
-            raise FetchBroken("What the hub sent does not have the artifact's digest.")
+            raise NotBrought("What the hub sent does not have the artifact's digest.")
         await asyncio.to_thread(_sync, part)
         await asyncio.to_thread(settle, part, path)
     except TimeoutError:
-        raise FetchBroken(f"The hub sent nothing of the artifact for {CHUNK_TIMEOUT_S:g} s.") from None
+        raise NotBrought(f"The hub sent nothing of the artifact for {CHUNK_TIMEOUT_S:g} s.") from None
     except OSError as fault:
         if is_full(fault):
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 part.unlink(missing_ok=True)
-            raise FetchBroken("The device's disk is full: make room for the artifact.") from None
-        raise FetchBroken("The device's disk cannot be written.") from None
+            raise NotBrought("The device's disk is full: make room for the artifact.") from None
+        raise NotBrought("The device's disk cannot be written.") from None
     except OipError as fault:
-        raise FetchBroken(f"The hub cannot give the artifact: {fault.message}") from None
+        raise NotBrought(f"The hub cannot give the artifact: {fault.message}") from None
 
 
 async def _receive(part: Path, digest: str, size: int, fetch: Fetch) -> str:
@@ -66,33 +67,27 @@ async def _receive(part: Path, digest: str, size: int, fetch: Fetch) -> str:
     offset = await asyncio.to_thread(_hash_part, part, size, hashed)
     with part.open("ab") as file:
         if offset < size:
-            pieces = fetch(digest, offset)
-            try:
+            async with aclosing(fetch(digest, offset)) as pieces:
                 while True:
-                    try:
-                        async with asyncio.timeout(CHUNK_TIMEOUT_S):
-                            piece = await anext(pieces)
-                    except StopAsyncIteration:
+                    async with asyncio.timeout(CHUNK_TIMEOUT_S):
+                        piece = await anext(pieces, None)
+                    if piece is None:
                         break
                     if not piece:
-                        raise FetchBroken("The hub sent an empty piece of the artifact.")
+                        raise NotBrought("The hub sent an empty piece of the artifact.")
                     offset += len(piece)
                     if offset > size:
                         raise _too_much(part, size)
                     hashed.update(piece)
                     file.write(piece)
-            finally:
-                close = getattr(pieces, "aclose", None)
-                if close is not None:
-                    await close()
     if offset < size:
-        raise FetchBroken(f"The hub sent {offset} of the artifact's {size} bytes.")
+        raise NotBrought(f"The hub sent {offset} of the artifact's {size} bytes.")
     return f"sha256:{hashed.hexdigest()}"
 
 
-def _too_much(part: Path, size: int) -> FetchBroken:
+def _too_much(part: Path, size: int) -> NotBrought:
     part.unlink(missing_ok=True)
-    return FetchBroken(f"The hub sent more than the artifact's {size} bytes.")
+    return NotBrought(f"The hub sent more than the artifact's {size} bytes.")
 
 
 def _hash_part(part: Path, size: int, hashed: hashlib._Hash) -> int:

@@ -63,6 +63,22 @@ class MeasureQuery(Body):
     version: Text = ""
 
 
+class FileQuery(Body):
+    """A model file that was uploaded, and its golden vectors, by their digests."""
+
+    format: Text
+    digest: Text
+    golden: Text | None = None
+
+
+class ReleaseQuery(Body):
+    """The release that is to be made. `files` by slot: a format, or the name of the endpoint that the file is
+    for. Without `version` it gets the next number."""
+
+    files: Annotated[dict[Text, FileQuery], Field(min_length=1, max_length=32)]
+    version: Text | None = None
+
+
 class UpdateQuery(Body):
     """The model that is to be updated."""
 
@@ -85,6 +101,14 @@ class ControlPlane(Protocol):
     async def endpoints_view(self) -> list[dict[str, Any]]: ...
 
     async def models_view(self) -> list[dict[str, Any]]: ...
+
+    async def upload_artifact(self, content: bytes) -> dict[str, Any]: ...
+
+    async def push_release(self, model: str, query: ReleaseQuery) -> dict[str, Any]:
+        """The release that was made, or is there already with the same files."""
+        ...
+
+    async def compat_view(self, model: str | None, version: str | None) -> list[dict[str, Any]]: ...
 
     async def route(self, query: RouteQuery) -> dict[str, Any]:
         """The decision record that such a request would get now. Sends nothing."""

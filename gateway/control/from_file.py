@@ -14,11 +14,12 @@ from pathlib import Path
 from gateway.control.shelf import Shelf, added, joined, levelled, stood
 from gateway.core.config import Config, ModelConfig, VariantConfig
 from gateway.core.config.models import FIRST_VERSION
-from gateway.core.release import Blob, ReleaseFile, Stage
+from gateway.core.release import Blob, Reference, ReleaseFile, Stage
 from gateway.edgehub.desired import offers
 from gateway.edgehub.groups import EdgeConfig
 from gateway.store.artifacts import Artifact, load_artifact
 from gateway.store.blobs import BlobStore
+from gateway.store.references import read_reference
 
 TFLITE_MAGIC = b"TFL3"
 
@@ -49,7 +50,8 @@ async def taken_in(config: Config, shelf: Shelf, blobs: BlobStore) -> tuple[Shel
                 elif file is not None:
                     files[variant.endpoint] = file
             if (model.name, version) not in shelf.releases and files:
-                shelf = added(shelf, model.name, version, files, stage=Stage.PASSED)
+                reference = await asyncio.to_thread(_reference_of, variants)
+                shelf = added(shelf, model.name, version, files, stage=Stage.PASSED, reference=reference)
             elif files:
                 shelf = joined(shelf, model.name, version, files)
         shelf = _with_standing(shelf, model)
@@ -153,6 +155,15 @@ def _superseded(shelf: Shelf, model: ModelConfig) -> Iterator[Difference]:
     if stands is not None and stands != FIRST_VERSION and follows:
         text = f"version {stands} stands: the files that the configuration names are version {FIRST_VERSION}"
         yield Difference(model.name, stands, "", text)
+
+
+def _reference_of(variants: list[VariantConfig]) -> dict[str, Reference]:
+    """What lies beside the files; of a signal that several tell of, the first."""
+    found: dict[str, Reference] = {}
+    for variant in variants:
+        if variant.artifact is not None:
+            found = {**read_reference(Path(variant.artifact)), **found}
+    return found
 
 
 def _as_file(artifact: Artifact, format: str) -> ReleaseFile:

@@ -37,6 +37,8 @@ UPLOAD_S = 3600.0
 SWEEP_EVERY_S = 86_400.0
 Content = bytes | Blob
 """What a file holds, or what it is called in the store already."""
+Files = Mapping[str, tuple[str, Content, Content | None]]
+"""By slot: format, content, golden vectors."""
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -112,10 +114,17 @@ class Releases:
         self._uploads[blob] = self._wall()
         return blob
 
+    async def uploaded(self, digest: str) -> Blob | None:
+        """A stored file by its digest."""
+        try:
+            return await self._blobs.find(digest)
+        except BlobError as error:
+            raise OipError(Reason.UNAVAILABLE, str(error)) from None
+
     async def add(
         self,
         model: str,
-        files: Mapping[str, tuple[str, Content, Content | None]],
+        files: Files,
         *,
         places: str = ANYWHERE,
         reference: Mapping[str, Reference] | None = None,
@@ -284,7 +293,7 @@ class Releases:
             raise OipError(Reason.UNAVAILABLE, text) from None
 
 
-def _refuse_slots(config: Config, files: Mapping[str, tuple[str, Content, Content | None]]) -> None:
+def _refuse_slots(config: Config, files: Files) -> None:
     endpoints = {endpoint.name for endpoint in config.endpoints}
     for slot, (format, _, golden) in files.items():
         if format not in FORMATS:

@@ -102,8 +102,8 @@ MeasureQuality = Callable[[QualitySpec, Heard], Awaitable[MeasuredQuality]]
 ContentOf = Callable[[Blob], Awaitable[bytes]]
 """Raises BlobError."""
 
-Teach = Callable[[str, bytes, str], Awaitable[Sequence[int]]]
-"""Ask an endpoint for the labels of a serialized ModelInferRequest, one a row; the text is the set of places
+Teach = Callable[[str, str, bytes, str], Awaitable[Sequence[int]]]
+"""Ask, for a model, an endpoint for the labels of a serialized ModelInferRequest, one a row; the text is the set of places
 that the request may go to. Raises OipError."""
 
 

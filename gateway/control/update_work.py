@@ -155,7 +155,7 @@ class Work:
             if (model, one.id) in refused:
                 continue
             try:
-                labels = await self._ports.teach(teacher, one.request, one.places)
+                labels = await self._ports.teach(model, teacher, one.request, one.places)
             except OipError as error:
                 said = f"{teacher} gives no label: {error.message}"
                 if error.reason in _AWAY:

@@ -12,16 +12,21 @@ from gateway.core.call import Call, Metadata, Reply
 from gateway.core.config import Config, EndpointConfig
 from gateway.core.fleet import Group
 from gateway.core.place import Place
+from gateway.core.release import Blob, Release
 from gateway.core.request import Options
 
 
 @dataclass(frozen=True, slots=True)
 class ModelHealth:
-    """Readiness of one model on an endpoint; `version` "" asks for whichever the endpoint chooses."""
+    """Readiness of one model on an endpoint; `version` "" asks for whichever the endpoint chooses.
+
+    `versions` are those that it answers with now: two while it is replaced; () where only the endpoint
+    knows."""
 
     model: str
     version: str
     ready: bool
+    versions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +74,33 @@ class Permit:
     tell: Callable[[RemoteSpan], None] = _untold
 
 
+class Standing(Protocol):
+    """The releases that stand, as control tells them, and what is in their files."""
+
+    async def releases(self) -> Mapping[str, Release]:
+        """What stands, by the model's name at the gateway. Raises OipError while nobody can tell."""
+        ...
+
+    async def content(self, blob: Blob) -> bytes:
+        """Raises OipError for a blob that cannot be had, or is not what its digest says."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What an endpoint may know of the gateway it is part of.
 
     `hub` is the gRPC target of the edge hub's inner listener, "" where there is none. `fleet` takes the
     devices of the named group whenever something about them changed; it is called on the loop of
-    `start`. `state_dir` is the gateway's own folder.
+    `start`. `state_dir` is the gateway's own folder. Without `standing` there are no releases: what the
+    file names is served.
     """
 
     config: Config
     state_dir: Path
     fleet: Callable[[str, Group], None]
     hub: str = ""
+    standing: Standing | None = None
 
 
 class Endpoint(Protocol):
@@ -134,6 +153,19 @@ class Relay(Protocol):
     def under(self, permit: Permit) -> Self:
         """The same endpoint for questions alone, with what must travel with them: where they may go,
         and which gateways they have passed."""
+        ...
+
+
+@runtime_checkable
+class Follower(Protocol):
+    """An endpoint that can be moved to another release of a model, where its configuration says so
+    (`EndpointConfig.follows`)."""
+
+    async def follow(self, model: str, release: Release, content: bytes, golden: bytes | None) -> str:
+        """Serve a release's file as what the endpoint calls `model`, and return once nothing else answers
+        there: "", or in a clause why not, and then what served before serves on. No request fails for it.
+        Golden vectors must come out right. Doing it again changes nothing. Raises nothing but cancellation,
+        after which the same call may be made again."""
         ...
 
 

@@ -10,8 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from gateway.demo.digits import DigitsModel
+from gateway.demo.digits.data import held_out_images
 from gateway.demo.digits.golden import float_golden, int8_golden, run_tflite
+from gateway.demo.digits.train import reference_of
 from gateway.demo.tflite import golden_beside, write_golden
+from gateway.store.references import write_reference
 
 WAKEWORD_TOLERANCE = 1.0
 """One step of its UINT8."""
@@ -27,7 +30,8 @@ class DigitsFiles:
 
 
 def export(folder: Path, model: DigitsModel) -> DigitsFiles:
-    """Write the digits model as ONNX, FP32 .tflite and int8 .tflite into `folder`, which is made."""
+    """Write the digits model as ONNX, FP32 .tflite and int8 .tflite into `folder`, which is made; and, for
+    the last, how sure it is of digits that it never saw."""
     folder.mkdir(parents=True, exist_ok=True)
     found = DigitsFiles(folder / "digits.onnx", folder / "digits.tflite", folder / "digits-int8.tflite")
     found.onnx.write_bytes(model.onnx())
@@ -38,6 +42,7 @@ def export(folder: Path, model: DigitsModel) -> DigitsFiles:
         write_golden(golden_beside(path), golden.cases, golden.tolerance)
     golden = int8_golden(found.tflite_int8.read_bytes())
     write_golden(golden_beside(found.tflite_int8), golden.cases, golden.tolerance)
+    write_reference(found.tflite_int8, reference_of(model, held_out_images()[0]))
     return found
 
 

@@ -11,7 +11,7 @@ group is not for it: it keeps what it runs, as long as that is released and may 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from edgewire.wire_places import to_wire
 from gateway.compat import Needs, check
 from gateway.core.config import Config, ModelConfig, VariantConfig
 from gateway.core.place import Origin, Place, PrivacyClass, Tier
-from gateway.core.release import GatherOrder, Orders, Release, ReleaseFile, Stage, signed_slot
+from gateway.core.release import Blob, GatherOrder, Orders, Release, ReleaseFile, Stage, signed_slot
 from gateway.edgehub.groups import EdgeConfig, may_share_devices, selects
 from gateway.policy.privacy import allowed_set, compile_classes
 from gateway.registry.devices import Enrolled
@@ -48,6 +48,26 @@ class Offer(NamedTuple):
     def work(self) -> tuple[object, ...]:
         """What the device would have to do: two offers that agree in this are no conflict."""
         return self.called, self.pinned, self.variant.artifact, self.variant.batching
+
+    def file_of(self, release: Release) -> ReleaseFile | None:
+        """What the group's devices would run of a release."""
+        file = release.file_for(self.group.name, FORMAT)
+        return file if file is not None and file.format == FORMAT else None
+
+    def why_not(
+        self, release: Release, place: Place, facts: Mapping[str, str], needs: Mapping[str, Needs]
+    ) -> list[str]:
+        """Why a device of the group cannot have a release, a clause each; empty where it can. `needs` by
+        digest; a file without an entry says of itself on the device why it cannot run."""
+        file = self.file_of(release)
+        if release.stage is Stage.WITHDRAWN:
+            return ["it is withdrawn"]
+        if file is None:
+            return [f"it has no .tflite file for {self.group.name}"]
+        if not release.may_go(place):
+            return [f"it may not go to {place}"]
+        wanted = needs.get(file.blob.digest)
+        return [] if wanted is None else check(wanted, facts)
 
 
 class Conflict(NamedTuple):
@@ -87,6 +107,17 @@ def offers(config: Config) -> Iterator[Offer]:
             yield Offer(group, model.name, variant.model or model.name, variant)
 
 
+def device_files(releases: Iterable[Release]) -> set[Blob]:
+    """Everything that some device may come to run."""
+    return {
+        file.blob
+        for release in releases
+        if release.stage is not Stage.WITHDRAWN
+        for file in release.files.values()
+        if file.format == FORMAT
+    }
+
+
 class Desires:
     """What devices are to do under one configuration. PURE."""
 
@@ -103,12 +134,8 @@ class Desires:
         depends on what it runs and it has not said so. `needs` by digest; a file without an entry says of
         itself on the device why it cannot run."""
         desired = edge_pb2.Desired(report_ms=orders.report_ms)
-        mine = [o for o in self._offers if selects(o.group, known.device.site, known.device.labels)]
-        seen: set[str] = set()
+        mine = self._offers_to(known.device.site, known.device.labels)
         for offer in mine:
-            if offer.called in seen:
-                continue
-            seen.add(offer.called)
             wanted = offer.pinned or orders.version_on(offer.model, known.device.name)
             release = _fitting(orders, offer, wanted, known, needs)
             if release is None and known.running is None:
@@ -124,6 +151,14 @@ class Desires:
             if offer is not None and tried is not None:
                 _fill(desired.trials.add(), offer, tried)
         return desired
+
+    def _offers_to(self, site: str, labels: Mapping[str, str]) -> list[Offer]:
+        """What a device is to run, one a name."""
+        found: dict[str, Offer] = {}
+        for offer in self._offers:
+            if selects(offer.group, site, labels):
+                found.setdefault(offer.called, offer)
+        return list(found.values())
 
     def _gather(
         self, entry: edge_pb2.DesiredModel, known: Known, order: GatherOrder | None, model: str
@@ -182,32 +217,21 @@ def _fitting(
 ) -> Release | None:
     """The release of this version, where the device may have it and can run it."""
     release = orders.releases.get((offer.model, version or ""))
-    if release is None or release.stage is Stage.WITHDRAWN or not release.may_go(known.place):
+    if release is None or (release.stage is Stage.CANDIDATE and not trial):
         return None
-    if release.stage is Stage.CANDIDATE and not trial:
-        return None
-    file = _file(release, offer)
-    if file is None:
-        return None
-    wanted = needs.get(file.blob.digest)
-    return None if wanted is not None and check(wanted, known.facts) else release
+    return None if offer.why_not(release, known.place, known.facts, needs) else release
 
 
 def _kept(orders: Orders, offer: Offer, known: Known) -> Release | None:
     """What the device runs, where it may go on with it. That it can run it is plain."""
     version, digest = (known.running or {}).get(offer.called, ("", ""))
     release = _fitting(orders, offer, version, known, {})
-    file = None if release is None else _file(release, offer)
+    file = None if release is None else offer.file_of(release)
     return release if file is not None and file.blob.digest == digest else None
 
 
-def _file(release: Release, offer: Offer) -> ReleaseFile | None:
-    file = release.file_for(offer.group.name, FORMAT)
-    return file if file is not None and file.format == FORMAT else None
-
-
 def _fill(entry: edge_pb2.DesiredModel, offer: Offer, release: Release) -> None:
-    file, slot = _file(release, offer), release.slot_for(offer.group.name, FORMAT)
+    file, slot = offer.file_of(release), release.slot_for(offer.group.name, FORMAT)
     assert file is not None
     assert slot is not None
     slot = signed_slot(offer.model, offer.called, slot)

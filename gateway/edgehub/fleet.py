@@ -30,6 +30,8 @@ class Told:
     telemetry: edge_pb2.Telemetry = field(default_factory=edge_pb2.Telemetry)
     models: tuple[edge_pb2.ModelState, ...] = ()
     inflight: int = 0
+    trials: tuple[edge_pb2.Trial, ...] = ()
+    spooled: int = 0
     said: bool = False
 
 
@@ -73,9 +75,10 @@ class Fleet:
 
     def beat(self, name: str, heartbeat: edge_pb2.Heartbeat) -> None:
         told = self.told(name)
-        models = tuple(heartbeat.models)
-        urgent = models != told.models
+        models, trials = tuple(heartbeat.models), tuple(heartbeat.trials)
+        urgent = models != told.models or trials != told.trials
         told.heard_at, told.telemetry, told.models = self._clock(), heartbeat.telemetry, models
+        told.trials, told.spooled = trials, heartbeat.spooled
         told.said = True
         self.changed(name, urgent=urgent)
 
@@ -137,5 +140,7 @@ class Fleet:
                 models=told.models,
                 inflight=told.inflight,
                 facts=told.facts,
+                trials=told.trials,
+                spooled=told.spooled,
             )
         return message

@@ -12,8 +12,8 @@ import logging
 from edgewire.v1 import edge_pb2
 from gateway.compat import Needs, UnreadableModel, needs
 from gateway.core.config import Config
-from gateway.core.release import Blob, Orders, Stage
-from gateway.edgehub.desired import FORMAT, Desires, Known
+from gateway.core.release import Blob, Orders
+from gateway.edgehub.desired import Desires, Known, device_files
 from gateway.edgehub.fleet import Told
 from gateway.edgehub.ports import Roll
 from gateway.registry.devices import Enrolled
@@ -50,7 +50,7 @@ class OrderBook:
                 Reason.UNAVAILABLE, "The orders for devices are not known at the moment."
             ) from None
         try:
-            found = {blob.digest: await self._needed(blob) for blob in _files(orders)}
+            found = {blob.digest: await self._needed(blob) for blob in device_files(orders.releases.values())}
         except BlobError as error:
             logger.warning("new orders for devices wait: %s", error)
             raise OipError(Reason.UNAVAILABLE, "The artifact store cannot be read at the moment.") from None
@@ -89,13 +89,3 @@ class OrderBook:
         except (BlobDamaged, BlobMissing, UnreadableModel) as error:
             logger.warning("what %s needs of a device is not known: %s", blob.digest, error)
             return None
-
-
-def _files(orders: Orders) -> set[Blob]:
-    return {
-        file.blob
-        for release in orders.releases.values()
-        if release.stage is not Stage.WITHDRAWN
-        for file in release.files.values()
-        if file.format == FORMAT
-    }

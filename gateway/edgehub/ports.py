@@ -20,6 +20,11 @@ class Roll(Protocol):
         """Every device, revoked ones included. Raises OipError when it cannot be read now."""
         ...
 
+    async def deliver(self, device: Enrolled, request: bytes) -> bytes:
+        """Count the records of a serialized DeliverRequest, each once; the serialized DeliverReply, when what
+        it says is on disk. Raises OipError."""
+        ...
+
     async def orders(self) -> Orders:
         """What devices are to run, try and gather, complete. Raises OipError when it is not known now."""
         ...

@@ -1,4 +1,4 @@
-"""The calls of devices: Enrol, Connect, Fetch, Metadata."""
+"""The calls of devices: Enrol, Connect, Fetch, Metadata, Deliver."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import grpc.aio
 from edgewire.v1 import edge_pb2, edge_pb2_grpc
 from gateway.edgehub.admission import Admission
 from gateway.edgehub.book import Book
+from gateway.edgehub.deliveries import Busy, Deliveries
 from gateway.edgehub.fleet import Fleet
 from gateway.edgehub.orders import OrderBook
 from gateway.edgehub.session import Terms
@@ -57,6 +58,7 @@ class DeviceCalls(edge_pb2_grpc.EdgeHubServicer):
         fleet: Fleet,
         orders: OrderBook,
         blobs: BlobStore,
+        deliveries: Deliveries,
         clock: Callable[[], float],
     ) -> None:
         self._terms = terms
@@ -65,6 +67,7 @@ class DeviceCalls(edge_pb2_grpc.EdgeHubServicer):
         self._fleet = fleet
         self._orders = orders
         self._blobs = blobs
+        self._deliveries = deliveries
         self._clock = clock
         self._admission = Admission()
         self._paces: dict[str, Admission] = {}
@@ -159,6 +162,16 @@ class DeviceCalls(edge_pb2_grpc.EdgeHubServicer):
         if content is None:
             await _abort(context, "NOT_FOUND", f"There is no metadata {request.name}.")
         await self._send(enrolled.name, _pieces(content), context)
+
+    async def Deliver(self, request: edge_pb2.DeliverRequest, context: Context) -> edge_pb2.DeliverReply:
+        enrolled = await self._known(context)
+        try:
+            return await self._deliveries.take(enrolled, request)
+        except Busy as busy:
+            hint = ((RETRY_KEY, str(busy.again_ms)),)
+            await _abort(context, "RESOURCE_EXHAUSTED", str(busy), hint)
+        except OipError as error:
+            await _abort(context, error.status.grpc, error.message)
 
     async def _send(self, device: str, pieces: AsyncIterator[bytes], context: Context) -> None:
         """Write all of something to one device, which takes part in how many are sent at once."""

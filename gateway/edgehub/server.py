@@ -15,6 +15,7 @@ from edgewire.v1 import edge_pb2_grpc, inside_pb2_grpc
 from edgewire.wire_places import to_wire
 from gateway.core.config import Config
 from gateway.edgehub.book import Book
+from gateway.edgehub.deliveries import Deliveries
 from gateway.edgehub.fleet import Fleet
 from gateway.edgehub.inside import Alive, InsideCalls
 from gateway.edgehub.orders import OrderBook
@@ -88,7 +89,9 @@ class HubServer:
         self._book = Book(roll, self._roll_differs, clock)
         self._fleet = Fleet(self._book.get, lambda: list(self._book.devices), clock)
         self._orders = OrderBook(config, roll, blobs)
-        self._devices = DeviceCalls(terms, self._book, self._streams, self._fleet, self._orders, blobs, clock)
+        self._devices = DeviceCalls(
+            terms, self._book, self._streams, self._fleet, self._orders, blobs, Deliveries(roll), clock
+        )
         self._inside = InsideCalls(self._book, self._streams, self._fleet, most, clock)
         self._public_server: grpc.aio.Server | None = None
         self._inside_server: grpc.aio.Server | None = None

@@ -83,14 +83,19 @@ def take(state: State, devices: tuple[str, ...]) -> State:
     return replace(
         state,
         alone_since=None,
+        move_began=state.look.clock if state.move_began is None else state.move_began,
         waiting=tuple(device for device in state.waiting if device not in gone),
         moving={**state.moving, **dict.fromkeys(devices, Stint(0.0, state.look.clock))},
     )
 
 
-def busy(state: State, fleet: Fleet) -> int:
-    """Devices that are there and not yet at the end of their move."""
-    return sum(1 for device in state.moving if fleet[device].connected)
+def busy(state: State, fleet: Fleet, until: float | None = None) -> int:
+    """Devices that are there, and were by `until` (None: whenever), and not at the end of their move."""
+    return sum(
+        1
+        for device, stint in state.moving.items()
+        if fleet[device].connected and (until is None or (stint.since or 0.0) <= until)
+    )
 
 
 def watched(state: State, fleet: Fleet) -> bool:

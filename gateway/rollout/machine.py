@@ -151,13 +151,15 @@ def _waving(state: State, fleet: Fleet, now: float) -> Step:
 
 
 def _watching(state: State, fleet: Fleet, now: float) -> Step:
-    of_devices = state.wave < len(state.plan.waves)
-    if of_devices and not state.confirmed:
-        state = replace(state, phase=Phase.MOVING, soak_began=None)
-    if busy := devices.busy(state, fleet):
-        return _lacking(state, f"{busy} devices to serve the new version"), ()
+    """A wave waits for the devices that were there in good time: where some come all the time, it would
+    not end otherwise."""
     if state.phase is Phase.FOLLOWING:
         return _following(state, now)
+    of_devices = state.wave < len(state.plan.waves)
+    if of_devices and not state.confirmed and state.phase is Phase.SOAKING:
+        state = replace(state, phase=Phase.MOVING, move_began=None, soak_began=None)
+    if busy := devices.busy(state, fleet, _good_time(state)):
+        return _lacking(state, f"{busy} devices to serve the new version"), ()
     if of_devices and not devices.watched(state, fleet):
         return _lacking(state, _nobody(state)), ()
     if state.phase is Phase.MOVING:
@@ -167,6 +169,13 @@ def _watching(state: State, fleet: Fleet, now: float) -> Step:
     if lacks := _soak_lacks(state):
         return _lacking(state, lacks), ()
     return _passed(state, now)
+
+
+def _good_time(state: State) -> float | None:
+    """A device that comes later is not waited for."""
+    if state.soak_began is not None:
+        return state.soak_began + state.plan.soak_s
+    return None if state.move_began is None else state.move_began + state.plan.device_timeout_s
 
 
 def _soak_lacks(state: State) -> str:

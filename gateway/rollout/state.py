@@ -94,8 +94,8 @@ class State:
     `returned`    says that it serves the old version again
 
     `wave` counts from 0; one more than the last are the followers. `wave_began` is a wall time: evidence
-    counts from there. `soak_began`, `alone_since` (all devices of the wave are away), `follow_began` and
-    `follow_again` are on the rollout's own clock; None: not so. `outcomes`: what came of the last time that followers were asked. `sizes`: devices that had been
+    counts from there. `move_began` (the wave's first device was taken), `soak_began`, `alone_since` (all of
+    its devices are away), `follow_began` and `follow_again` are on the rollout's own clock; None: not so. `outcomes`: what came of the last time that followers were asked. `sizes`: devices that had been
     taken at the end of each wave that has ended, 0 for one that was skipped.
     """
 
@@ -111,6 +111,7 @@ class State:
     forced: bool = False
     wave: int = 0
     wave_began: float = 0.0
+    move_began: float | None = None
     soak_began: float | None = None
     alone_since: float | None = None
     follow_began: float | None = None
@@ -154,6 +155,7 @@ def to_document(state: State) -> dict[str, Any]:
         "forced": state.forced,
         "wave": state.wave,
         "wave_began": state.wave_began,
+        "move_began": state.move_began,
         "soak_began": state.soak_began,
         "alone_since": state.alone_since,
         "follow_began": state.follow_began,
@@ -194,6 +196,7 @@ def from_document(document: object) -> State:
         forced=told["forced"],
         wave=told["wave"],
         wave_began=told["wave_began"],
+        move_began=told["move_began"],
         soak_began=told["soak_began"],
         alone_since=told["alone_since"],
         follow_began=told["follow_began"],

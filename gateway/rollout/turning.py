@@ -43,7 +43,9 @@ def enter(state: State, wave: int, now: float) -> Step:
     waves = len(state.plan.waves)
     if wave < waves:
         text = f"wave {wave + 1} of {waves} ({state.plan.waves[wave]}) begins"
-        state = replace(state, phase=Phase.MOVING, wave=wave, wave_began=now, soak_began=None)
+        state = replace(
+            state, phase=Phase.MOVING, wave=wave, wave_began=now, move_began=None, soak_began=None
+        )
         return announce(state, text, now)
     if wave == waves:
         duties = state.duties | {Duty.FOLLOW}
@@ -73,6 +75,7 @@ def turn_back(state: State, cause: str, now: float) -> Step:
         moving=dict.fromkeys(told, devices.FRESH),
         confirmed=frozenset(),
         failed={},
+        move_began=None,
         soak_began=None,
         follow_began=state.look.clock,
         follow_again=None,

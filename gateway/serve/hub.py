@@ -77,6 +77,9 @@ class ControlsRoll:
     async def enrolled(self) -> Sequence[Enrolled]:
         return await self._ask("enrolled")
 
+    async def deliver(self, device: Enrolled, request: bytes) -> bytes:
+        return await self._ask("deliver", device.name, device.site, request)
+
     async def orders(self) -> Orders:
         return await self._ask("orders")
 

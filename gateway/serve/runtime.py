@@ -15,7 +15,8 @@ from gateway.core.config import EndpointConfig
 from gateway.core.decision import VariantKey
 from gateway.core.fleet import Group
 from gateway.core.plugins import discover
-from gateway.core.ports import Endpoint, Health, Surroundings
+from gateway.core.ports import Endpoint, Health, Standing, Surroundings
+from gateway.core.release import Release
 from gateway.core.request import Options
 from gateway.frontends.codec_pool import CodecPool
 from gateway.frontends.codecs import binding_codecs
@@ -24,6 +25,7 @@ from gateway.frontends.handlers import Handlers
 from gateway.frontends.http_lane import HttpLane
 from gateway.pipeline.director import Director
 from gateway.pipeline.dispatch import Dispatcher
+from gateway.pipeline.following import Following
 from gateway.pipeline.monitor import Monitor
 from gateway.pipeline.observer import Desk, Observer, observed
 from gateway.pipeline.records import DecisionRing
@@ -34,6 +36,7 @@ from gateway.serve.measuring import Measurements
 from gateway.serve.passage import OperatorCall, OperatorPassage
 from gateway.serve.scrape_listener import ScrapeListener
 from gateway.serve.settings import ReplicaSettings
+from gateway.serve.teaching import teach
 from gateway.store.profiles import ProfileStore
 from gateway.telemetry import Telemetry
 from gateway.telemetry.metrics import ToldGauge
@@ -57,9 +60,15 @@ CALLERS_MISTAKES = frozenset(
 
 class Runtime:
     """One replica's endpoints, state, pipeline and listeners. Everything runs on the loop of `start`. What
-    it observes goes to `desk`; None: nothing is observed."""
+    it observes goes to `desk`, None: nothing is observed; `standing` tells what is released, None: nothing."""
 
-    def __init__(self, settings: ReplicaSettings, operator: OperatorCall, desk: Desk | None = None) -> None:
+    def __init__(
+        self,
+        settings: ReplicaSettings,
+        operator: OperatorCall,
+        desk: Desk | None = None,
+        standing: Standing | None = None,
+    ) -> None:
         self._settings = settings
         self._operator = operator
         self._state = ReplicaState(settings.config, settings.revision)
@@ -67,6 +76,7 @@ class Runtime:
         self._records = DecisionRing(secrets.token_hex(4))
         self._profiles = ProfileStore(settings.state_dir)
         self._profiles_seen: object = None
+        self._standing = standing
         self._endpoints: dict[str, Endpoint] = {}
         self._monitors: dict[str, Monitor] = {}
         watched = None if desk is None or not observed(settings.config) else desk
@@ -112,6 +122,7 @@ class Runtime:
             self._settings.state_dir,
             self._heard_group,
             hub=f"unix:{inside}" if inside is not None else "",
+            standing=self._standing,
         )
         for declared in self._settings.config.endpoints:
             name = declared.name
@@ -207,6 +218,17 @@ class Runtime:
     async def gauges(self, rows: Sequence[ToldGauge]) -> None:
         """Metrics that control alone knows, in place of what it told before."""
         self._telemetry.metrics.told(rows)
+
+    async def follow(self, release: Release) -> dict[str, str]:
+        """Bring a release to the endpoints that follow its model; by endpoint "" or why not."""
+        if self._standing is None:
+            raise OipError(Reason.UNAVAILABLE, "released files cannot be had here")
+        following = Following(self._settings.config, self._endpoints, self._standing)
+        return await following.follow(release)
+
+    async def teach(self, model: str, teacher: str, request: bytes, allowed: str) -> Sequence[int]:
+        """A teacher's labels for a sample. Raises OipError."""
+        return await teach(self._settings.config, self._endpoints, model, teacher, request, allowed)
 
     async def measure(self, endpoint: str, model: str, version: str) -> dict[str, Any]:
         """Begin to measure a variant, as its endpoint names it. Raises OipError."""

@@ -8,10 +8,10 @@ says so with each request.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgewire import signals
 from edgewire.signals import Array, Values
@@ -30,9 +30,16 @@ def bins_of(asked: Iterable[edge_pb2.Signal]) -> Bins:
     return found
 
 
-class _Count(NamedTuple):
-    edges: Values
-    counts: np.ndarray[tuple[int], np.dtype[np.int64]]
+def values_of(
+    wanted: Collection[str], inputs: Mapping[str, Array], outputs: Mapping[str, Array]
+) -> Mapping[str, Values]:
+    """The wanted signals of a request, as far as it has them, a value a row."""
+    found: dict[str, Values] = {}
+    if signals.INPUT_MEAN in wanted or signals.INPUT_STD in wanted:
+        found |= signals.input_values(inputs)
+    if signals.CONFIDENCE in wanted:
+        found |= signals.output_values(outputs)
+    return found
 
 
 class Tally:
@@ -40,8 +47,6 @@ class Tally:
 
     def __init__(self, model: str, version: str, digest: str, bins: Bins) -> None:
         self._named = {"model": model, "version": version, "digest": digest}
-        self._of_inputs = any(name in bins for name in (signals.INPUT_MEAN, signals.INPUT_STD))
-        self._of_outputs = signals.CONFIDENCE in bins
         self._edges = {name: np.asarray(edges, np.float64) for name, edges in bins.items()}
         self._crcs = {name: signals.edges_crc(edges) for name, edges in bins.items()}
         self._clear()
@@ -50,14 +55,25 @@ class Tally:
         self, took_s: float, inputs: Mapping[str, Array], outputs: Mapping[str, Array], allowed: bool
     ) -> None:
         """One request with its answer. `allowed`: its data may go where the counts go."""
+        self.count(took_s)
+        if allowed:
+            self.add(values_of(self._edges.keys(), inputs, outputs))
+
+    def count(self, took_s: float) -> None:
+        """One request that was answered, without its values."""
         self._answered += 1
         self._latency[signals.latency_bin(took_s)] += 1
-        if not allowed:
-            return
-        if self._of_inputs:
-            self._count(signals.input_values(inputs))
-        if self._of_outputs:
-            self._count(signals.output_values(outputs))
+
+    def add(self, values: Mapping[str, Values]) -> None:
+        """Count signals of a request, those that are counted here."""
+        for name, of_rows in values.items():
+            edges = self._edges.get(name)
+            if edges is None:
+                continue
+            counts = self._signals.get(name)
+            if counts is None:
+                counts = self._signals[name] = np.zeros(len(edges) + 1, np.int64)
+            np.add.at(counts, signals.bins_at(of_rows, edges), 1)
 
     def failed(self, reason: str) -> None:
         """One request without an answer. `reason` is an oip one."""
@@ -75,7 +91,7 @@ class Tally:
             latency=self._latency,
             signals=[
                 edge_pb2.Counted(name=name, bins=self._crcs[name], counts=counts.tolist())
-                for name, (_, counts) in self._signals.items()
+                for name, counts in self._signals.items()
             ],
         )
         self._clear()
@@ -85,13 +101,4 @@ class Tally:
         self._answered = 0
         self._failed: Counter[str] = Counter()
         self._latency: Counter[int] = Counter()
-        self._signals: dict[str, _Count] = {}
-
-    def _count(self, values: Mapping[str, Values]) -> None:
-        for name, of_rows in values.items():
-            edges = self._edges.get(name)
-            if edges is None:
-                continue
-            if name not in self._signals:
-                self._signals[name] = _Count(edges, np.zeros(len(edges) + 1, np.int64))
-            np.add.at(self._signals[name].counts, signals.bins_at(of_rows, edges), 1)
+        self._signals: dict[str, NDArray[np.int64]] = {}

@@ -147,7 +147,7 @@ class AnswerSuite:
         health = await endpoint.health([(IDENTITY, ""), (IDENTITY, "9"), (UNLOADED, ""), ("nope", "")], 10)
         assert health.up
         assert health.models == (
-            ModelHealth(IDENTITY, "", True),
+            ModelHealth(IDENTITY, "", True, self.versions),
             ModelHealth(IDENTITY, "9", False),
             ModelHealth(UNLOADED, "", False),
             ModelHealth("nope", "", False),

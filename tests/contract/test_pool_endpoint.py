@@ -117,7 +117,6 @@ def pools(surroundings: Surroundings) -> Iterator[Surroundings]:
     )
     try:
         serve.start(http_options={"location": "NoServer"}, logging_config={"log_level": "ERROR"})
-        deploy.deploy_pools(surroundings.config)
         yield surroundings
         deploy.undeploy(surroundings.config)
         serve.shutdown()

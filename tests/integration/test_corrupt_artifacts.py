@@ -58,20 +58,20 @@ async def test_each_is_refused_with_a_reason_while_the_old_model_serves(tmp_path
     slowest = 0.0
     await device.start()
     try:
-        device.desire([hub.desired("digits", models.digits_file(), "1")], hub.fetch)
+        hub.wish(device, hub.desired("digits", models.digits_file(), "1"))
         await until(lambda: device.states()[0].state == edge_pb2.ModelState.ACTIVE, 30)
         good = device.states()[0].active_digest
         for number, case in enumerate(chosen):
             began = time.monotonic()
             bad = hub.desired("digits", case.data, f"c{number}", case.golden)
-            device.desire([bad], hub.fetch)
+            hub.wish(device, bad)
             await until(lambda: device.states()[0].state in ENDS, 60)
             slowest = max(slowest, time.monotonic() - began)
             (found,) = device.states()
             if ALL and found.state == edge_pb2.ModelState.ACTIVE:
                 # Bent where nothing depends on it: its own golden vectors or a finite answer passed.
                 harmless.append(case.name)
-                device.desire([hub.desired("digits", models.digits_file(), "1")], hub.fetch)
+                hub.wish(device, hub.desired("digits", models.digits_file(), "1"))
                 await until(lambda: device.states()[0].active_version == "1", 30)
                 continue
             assert found.state == edge_pb2.ModelState.FAILED, case.name

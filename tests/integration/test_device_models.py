@@ -6,7 +6,7 @@ import asyncio
 import os
 import resource
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +51,7 @@ async def settled(device: DeviceModels, model: str = "digits") -> edge_pb2.Model
 
 async def test_a_desired_model_is_fetched_tried_and_answers(device: DeviceModels, hub: Hub, tmp_path: Path):
     data = models.digits_file()
-    device.desire([hub.desired("digits", data, "3", models.digits_golden(tmp_path))], hub.fetch)
+    hub.wish(device, hub.desired("digits", data, "3", models.digits_golden(tmp_path)))
     assert state(device).state == edge_pb2.ModelState.FETCHING
     with pytest.raises(OipError) as early:
         await device.infer(request("digits", pixels=PIXELS), 5)
@@ -74,7 +74,7 @@ async def test_a_desired_model_is_fetched_tried_and_answers(device: DeviceModels
 
 
 async def test_questions_about_what_it_has_not(device: DeviceModels, hub: Hub):
-    device.desire([hub.desired("digits", models.digits_file())], hub.fetch)
+    hub.wish(device, hub.desired("digits", models.digits_file()))
     await settled(device)
     for ask in (device.metadata, device.config, device.ready):
         with pytest.raises(OipError, match=r"^Request for unknown model: 'nothing' is not found$") as unknown:
@@ -91,7 +91,7 @@ async def test_questions_about_what_it_has_not(device: DeviceModels, hub: Hub):
 async def test_an_update_under_load_drops_no_request_and_names_who_answered(device: DeviceModels, hub: Hub):
     """The two versions answer differently, so that a wrong name shows."""
     graph = models.difference()
-    device.desire([hub.desired("m", graph, "1")], hub.fetch)
+    hub.wish(device, hub.desired("m", graph, "1"))
     await settled(device, "m")
     swapped = models.Graph("sum")
     a, b, c = (swapped.tensor(name, (2,)) for name in "abc")
@@ -112,7 +112,7 @@ async def test_an_update_under_load_drops_no_request_and_names_who_answered(devi
 
     callers = [asyncio.create_task(caller(number)) for number in range(8)]
     await until(lambda: len(versions) > 50)
-    device.desire([hub.desired("m", other, "2")], hub.fetch)
+    hub.wish(device, hub.desired("m", other, "2"))
     await until(lambda: versions.count("2") > 100, 30)
     stop.set()
     await asyncio.gather(*callers)
@@ -125,13 +125,13 @@ async def test_a_failed_update_leaves_the_old_model_serving_and_is_not_tried_aga
     device: DeviceModels, hub: Hub, tmp_path: Path
 ):
     good = hub.desired("digits", models.digits_file(), "1")
-    device.desire([good], hub.fetch)
+    hub.wish(device, good)
     await settled(device)
     wrong = models.golden_file(
         tmp_path, [({"pixels": PIXELS}, {"probabilities": np.zeros((1, 10), np.float32)})], 1e-3
     )
     bad = hub.desired("digits", models.digits_int8_file(), "2", wrong)
-    device.desire([bad], hub.fetch)
+    hub.wish(device, bad)
     found = await settled(device)
     assert found.state == FAILED
     assert (found.digest, found.active_digest, found.active_version) == (bad.digest, good.digest, "1")
@@ -139,19 +139,19 @@ async def test_a_failed_update_leaves_the_old_model_serving_and_is_not_tried_aga
     assert "allowed" in found.reason
     assert response(await device.infer(request("digits", pixels=PIXELS), 5)).model_version == "1"
     asked = len(hub.asked)
-    device.desire([bad], hub.fetch)
+    hub.wish(device, bad)
     assert state(device).state == FAILED
-    device.desire([good], hub.fetch)
+    hub.wish(device, good)
     assert state(device).state == ACTIVE
     assert len(hub.asked) == asked
-    device.desire([bad], hub.fetch)
+    hub.wish(device, bad)
     assert (await settled(device)).state == FAILED
 
 
 async def test_a_restart_without_a_hub_serves_what_served_last(tmp_path: Path, hub: Hub):
     first = DeviceModels(tmp_path / "models")
     await first.start()
-    first.desire([hub.desired("digits", models.digits_file(), "5")], hub.fetch)
+    hub.wish(first, hub.desired("digits", models.digits_file(), "5"))
     await settled(first)
     await first.close()
     again = DeviceModels(tmp_path / "models")
@@ -166,10 +166,10 @@ async def test_a_restart_without_a_hub_serves_what_served_last(tmp_path: Path, h
 async def test_what_is_no_longer_desired_stops_and_its_file_goes(
     device: DeviceModels, hub: Hub, tmp_path: Path
 ):
-    device.desire([hub.desired("digits", models.digits_file())], hub.fetch)
+    hub.wish(device, hub.desired("digits", models.digits_file()))
     await settled(device)
     pid = device._serving["digits"].served.worker_pid
-    device.desire([], hub.fetch)
+    hub.wish(device)
     assert device.states() == []
     with pytest.raises(OipError) as gone:
         await device.infer(request("digits", pixels=PIXELS), 5)
@@ -188,10 +188,10 @@ async def test_a_fetch_goes_on_where_it_broke_off(device: DeviceModels, hub: Hub
 
     hub.before = before
     wanted = hub.desired("digits", data)
-    device.desire([wanted], hub.fetch)
+    hub.wish(device, wanted)
     found = await settled(device)
     assert (found.state, found.reason) == (FAILED, "The hub cannot give the artifact: The stream is gone.")
-    device.desire([wanted], hub.fetch)
+    hub.wish(device, wanted)
     await until(lambda: state(device).state == ACTIVE)
     assert hub.asked == [(wanted.digest, 0), (wanted.digest, 8192)]
 
@@ -204,7 +204,7 @@ async def test_what_does_not_have_the_digest_is_not_used(
     sent = {"other bytes": data[:-1] + b"x", "too short": data[:-1], "too long": data + b"x"}[wrong]
     wanted = hub.desired("digits", data)
     hub.files[wanted.digest] = sent
-    device.desire([wanted], hub.fetch)
+    hub.wish(device, wanted)
     found = await settled(device)
     assert found.state == FAILED
     assert found.reason.startswith("What the hub sent" if wrong == "other bytes" else "The hub sent")
@@ -215,9 +215,8 @@ async def test_an_artifact_too_large_is_not_fetched(tmp_path: Path, hub: Hub):
     device = DeviceModels(tmp_path / "models", RuntimeSettings(max_artifact_mb=1))
     await device.start()
     try:
-        wanted = hub.desired("digits", models.digits_file())
-        wanted.size = 2**20 + 1
-        device.desire([wanted], hub.fetch)
+        wanted = hub.desired("digits", bytes(2**20 + 1))
+        hub.wish(device, wanted)
         assert (await settled(device)).reason == (
             "The artifact has 1048577 bytes, and this device takes at most 1048576."
         )
@@ -230,13 +229,13 @@ async def test_no_room_on_the_disk_fails_the_update_and_nothing_else(
     device: DeviceModels, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The limit on a file's size stands for a full disk: a write past it fails in the same place."""
-    device.desire([hub.desired("digits", models.digits_file())], hub.fetch)
+    hub.wish(device, hub.desired("digits", models.digits_file()))
     await settled(device)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
-        device.desire([hub.desired("digits", models.digits_int8_file(), "2")], hub.fetch)
+        hub.wish(device, hub.desired("digits", models.digits_int8_file(), "2"))
         found = await settled(device)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -250,7 +249,7 @@ async def test_no_room_on_the_disk_fails_the_update_and_nothing_else(
 
 
 async def test_a_worker_killed_amid_requests_costs_only_what_it_held(device: DeviceModels, hub: Hub):
-    device.desire([hub.desired("digits", models.digits_file())], hub.fetch)
+    hub.wish(device, hub.desired("digits", models.digits_file()))
     await settled(device)
     wanted = models.digits_model().predict(PIXELS)
     right = 0
@@ -285,12 +284,12 @@ async def test_two_models_of_one_file_take_one_download(device: DeviceModels, hu
     data = models.digits_file()
     hub.piece = 100
 
-    async def fetch(wanted: str, offset: int) -> AsyncIterator[bytes]:
+    async def fetch(wanted: str, offset: int) -> AsyncGenerator[bytes, None]:
         async for piece in hub.fetch(wanted, offset):
             await asyncio.sleep(0)
             yield piece
 
-    device.desire([hub.desired("one", data), hub.desired("two", data)], fetch)
+    hub.wish(device, hub.desired("one", data), hub.desired("two", data), fetch=fetch)
     assert [(await settled(device, model)).reason for model in ("one", "two")] == ["", ""]
     assert hub.asked == [(models.digest(data), 0)]
 
@@ -298,14 +297,15 @@ async def test_two_models_of_one_file_take_one_download(device: DeviceModels, hu
 async def test_what_ends_its_requests_keeps_its_file(device: DeviceModels, hub: Hub, tmp_path: Path):
     """A model with state loads it anew for the next of those that wait."""
     old, new = models.slow(800), models.digits_file()
-    device.desire([hub.desired("m", old)], hub.fetch)
+    hub.wish(device, hub.desired("m", old))
     await settled(device, "m")
     blob = tmp_path / "models" / "blobs" / models.digest(old).removeprefix("sha256:")
     size = np.zeros((800, 800), np.float32)
     running = [asyncio.create_task(device.infer(request("m", x=size), 30)) for _ in range(8)]
     await until(lambda: device.inflight == 8)
-    device.desire([hub.desired("m", new, "2")], hub.fetch)
+    hub.wish(device, hub.desired("m", new, "2"))
     await until(lambda: state(device, "m").active_version == "2", 30)
+    hub.wish(device)
     assert device.inflight
     assert blob.exists()
     await asyncio.gather(*running)
@@ -323,25 +323,25 @@ async def test_what_ends_its_requests_keeps_its_file(device: DeviceModels, hub: 
 async def test_a_wish_that_no_device_can_fulfil_fails_with_its_reason(
     device: DeviceModels, hub: Hub, wish: dict[str, float], reason: str
 ):
-    device.desire([hub.desired("digits", models.digits_file(), **wish)], hub.fetch)
+    hub.wish(device, hub.desired("digits", models.digits_file(), **wish))
     found = await settled(device)
     assert (found.state, found.reason.startswith(reason)) == (FAILED, True)
     assert hub.asked == []
 
 
 async def test_a_download_of_empty_pieces_ends(device: DeviceModels, hub: Hub):
-    async def fetch(wanted: str, offset: int) -> AsyncIterator[bytes]:
+    async def fetch(wanted: str, offset: int) -> AsyncGenerator[bytes, None]:
         while True:
             await asyncio.sleep(0)
             yield b""
 
-    device.desire([hub.desired("digits", models.digits_file())], fetch)
+    hub.wish(device, hub.desired("digits", models.digits_file()), fetch=fetch)
     found = await settled(device)
     assert found.reason == "The hub sent an empty piece of the artifact."
 
 
 async def test_a_state_tells_the_batch_that_the_device_makes(device: DeviceModels, hub: Hub):
-    device.desire([hub.desired("digits", models.digits_file(), batch_max_size=4)], hub.fetch)
+    hub.wish(device, hub.desired("digits", models.digits_file(), batch_max_size=4))
     found = await settled(device)
     assert found.config == device.config("digits", "")
     assert models.pb.ModelConfigResponse.FromString(found.config).config.max_batch_size == 4

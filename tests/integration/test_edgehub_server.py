@@ -463,9 +463,11 @@ async def test_devices_go_on_as_they_do_until_their_orders_are_known(tmp_path: P
         inside_of(hub) as inside,
     ):
         await fleet["cam-1"].up.wait()
-        # It can be asked meanwhile, and has been heard more than once.
+        async for message in inside.stub.Watch(inside_pb2.WatchRequest()):
+            if any(device.models for device in message.devices):
+                break
+        # It has said what it runs, and can be asked.
         assert why(await inside.forward("cam-1", numbers("id2d_fp32", 4))) == ("", True)
-        await inside.forward("cam-1", slow_body(700))
         assert fleet["cam-1"].desired is None
         wanted = edge_pb2.FetchRequest(digest="sha256:" + digest_of(b"a"))
         with pytest.raises(grpc.aio.AioRpcError) as caught:

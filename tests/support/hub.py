@@ -25,6 +25,7 @@ from gateway.store.blobs import BlobStore
 from oip.errors import OipError
 from oip.reasons import Reason
 from tests.support.configs import config_from
+from tests.support.counting import Counting
 from tests.support.processes import source_env
 
 
@@ -37,6 +38,7 @@ class ListedRoll:
         """Sites by token."""
         self.given: Orders | None = Orders()
         """None: not known yet."""
+        self.counting = Counting()
         self.away = False
         self.asked = 0
 
@@ -56,6 +58,11 @@ class ListedRoll:
         if self.away or self.given is None:
             raise OipError(Reason.UNAVAILABLE, "control is away")
         return self.given
+
+    async def deliver(self, device: Enrolled, request: bytes) -> bytes:
+        if self.away:
+            raise OipError(Reason.UNAVAILABLE, "control is away")
+        return await self.counting.take(device, request)
 
     def change(self, name: str, **changes: Any) -> None:
         self.devices[name] = replace(self.devices[name], **changes)

@@ -52,6 +52,7 @@ class SimDevice:
     at_work: float = 0.0
     served_s: float = 0.0
     fault: str = ""
+    last: Sight | None = None
     switches: list[str] = field(default_factory=list[str])
 
     def pass_time(self, seconds: float) -> None:
@@ -75,7 +76,17 @@ class SimDevice:
         self.switches.append(self.told)
 
     def sight(self) -> Sight:
-        return Sight(self.site, self.connected, self.serves, self.serves == NEW, self.fault, self.unfit)
+        seen = self.last
+        if (
+            seen is None
+            or seen.connected is not self.connected
+            or seen.serves != self.serves
+            or seen.fault != self.fault
+            or seen.unfit != self.unfit
+        ):
+            has_new = self.serves == NEW
+            self.last = seen = Sight(self.site, self.connected, self.serves, has_new, self.fault, self.unfit)
+        return seen
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,17 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from tritonclient.grpc import service_pb2
 
+from edge_agent import ports
+from edge_agent.ports import Fetch
+from edge_agent.update import DeviceModels
+from edgewire.places import Place, Tier
 from edgewire.v1 import edge_pb2
 from gateway.demo.digits import DigitsModel, train_base
 from gateway.demo.tflite import Graph, golden_beside, write_golden
+from tests.support.signed import Repository
 
 pb: Any = service_pb2
+HERE = Place(Tier.DEVICE, site="plant-7", device="cam-7a")
 
 
 @cache
@@ -109,9 +115,15 @@ def digest(data: bytes) -> str:
 
 
 class Hub:
-    """What a hub's artifact call gives, from memory; `asked` is what it was asked for."""
+    """What a hub's calls give, from memory, with everything signed; `asked` is what artifacts it was asked
+    for."""
 
     def __init__(self) -> None:
+        self.signed = Repository()
+        self.root = self.signed.root
+        """The root that the device was given when it enrolled."""
+        self.pinned: list[bytes] = []
+        self.here = HERE
         self.files: dict[str, bytes] = {}
         self.asked: list[tuple[str, int]] = []
         self.piece = 4096
@@ -122,7 +134,27 @@ class Hub:
         self.files[digest(data)] = data
         return digest(data)
 
-    async def fetch(self, wanted: str, offset: int) -> AsyncIterator[bytes]:
+    def wish(
+        self,
+        device: DeviceModels,
+        *wanted: edge_pb2.DesiredModel,
+        trials: Sequence[edge_pb2.DesiredModel] = (),
+        fetch: Fetch | None = None,
+    ) -> None:
+        """Have a device run these models and no others."""
+        device.desire(edge_pb2.Desired(models=wanted, trials=trials), self.port(fetch))
+
+    def port(self, fetch: Fetch | None = None) -> ports.Hub:
+        return ports.Hub(
+            fetch or self.fetch,
+            self.signed.metadata,
+            self.here,
+            Place(Tier.SITE, site="plant-7"),
+            self.root,
+            self.pinned.append,
+        )
+
+    async def fetch(self, wanted: str, offset: int) -> AsyncGenerator[bytes, None]:
         self.asked.append((wanted, offset))
         data = self.files[wanted]
         for at in range(offset, len(data), self.piece):
@@ -130,11 +162,19 @@ class Hub:
             yield data[at : at + self.piece]
 
     def desired(
-        self, model: str, data: bytes, version: str = "1", golden: bytes = b"", **more: Any
+        self,
+        model: str,
+        data: bytes,
+        version: str = "1",
+        golden: bytes = b"",
+        custom: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> edge_pb2.DesiredModel:
+        """Signed with `custom` besides what is usual."""
         found = edge_pb2.DesiredModel(
             model=model, version=version, digest=self.add(data), size=len(data), **more
         )
+        found.target, found.golden_target = self.signed.add(model, version, data, golden, **custom or {})
         if golden:
             found.golden_digest, found.golden_size = self.add(golden), len(golden)
         return found

@@ -42,6 +42,7 @@ from gateway.core.config.updates import UpdateConfig
 from gateway.core.place import Place, Tier
 
 FIRST_VERSION = "1"
+"""Of a file that was given none."""
 VERSION_PATTERN = r"^[0-9]+$"
 CURRENCY_PATTERN = r"^[A-Z]{3}$"
 
@@ -137,6 +138,12 @@ class EndpointConfig(Strict):
         """Where the endpoint is; None for a group of devices, each of which has a place of its own."""
         return None
 
+    def follows(self, artifact: str | None) -> tuple[str, ...]:
+        """Formats of the releases that it can be moved to, the best first, for a variant with this artifact
+        and no version of its own; () where it is not told what to serve, or its devices are told by
+        themselves."""
+        return ()
+
 
 class PlacedConfig(EndpointConfig):
     """An endpoint in one place."""
@@ -163,7 +170,8 @@ class VariantConfig(Strict):
     model: ModelName | None = None
     """The model's name on the endpoint; None: the same name as here."""
     version: Annotated[str, Field(pattern=VERSION_PATTERN)] | None = None
-    """The version on the endpoint; None: whichever the endpoint chooses."""
+    """The version on the endpoint, which it stays at; None: it follows the model's releases, or answers with
+    whichever the endpoint chooses."""
     weight: Annotated[int, Field(ge=0)] = 1
     """Share among equals (canary)."""
     precision: Name | None = None
@@ -174,12 +182,6 @@ class VariantConfig(Strict):
     may lie its golden vectors, `ARTIFACT.golden.npz`."""
     batching: Batching | None = None
     """Only with `artifact`; None: each request is run by itself."""
-
-    @property
-    def served_version(self) -> str | None:
-        """The version it answers with; None where that is the endpoint's to say. A file that was given
-        no version is version 1 of its model."""
-        return self.version or (FIRST_VERSION if self.artifact is not None else None)
 
 
 class ModelConfig(Strict):

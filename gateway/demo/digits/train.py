@@ -23,6 +23,9 @@ TURNS = range(-60, 61, 5)
 """Degrees that are tried."""
 BINS = 16
 CONFIDENCE_EDGES = tuple(k / 10 for k in range(1, 10))
+UNSEEN_ONE_IN = 10
+"""Of all images one in so many is left out of the fit: a network is surer of images that it was fitted to
+than of those that it will be asked about, and the reference must be of the latter kind."""
 FITTED = 0.8
 """Of the progress, when the network is fitted; files and golden vectors are the rest."""
 
@@ -40,16 +43,17 @@ def run(job: TrainJob) -> TrainResult:
         labels += [base_labels, seen_labels]
         importance += [np.ones(len(base), np.float32), np.full(len(seen), len(base) / len(seen), np.float32)]
     every, truth = np.concatenate(pixels), np.concatenate(labels)
+    order = np.random.default_rng(SEED).permutation(len(every))
+    unseen, fitted = np.split(order, [len(every) // UNSEEN_ONE_IN])
     weights = fit(
-        every,
-        truth,
+        every[fitted],
+        truth[fitted],
         seed=SEED,
-        importance=np.concatenate(importance),
+        importance=np.concatenate(importance)[fitted],
         told=lambda epochs: job.progress(FITTED * epochs / EPOCHS, f"epoch {epochs} of {EPOCHS}"),
     )
-    spread = np.random.default_rng(SEED).permutation(len(every))[:CALIBRATION]
     accuracy = weights.accuracy(*held_out_images())
-    model = DigitsModel(weights, accuracy, every[spread])
+    model = DigitsModel(weights, accuracy, every[fitted[:CALIBRATION]])
     print(
         f"{len(every)} images, {len(seen)} of them samples; {accuracy:.1%} of the held-out images read right"
     )
@@ -59,7 +63,9 @@ def run(job: TrainJob) -> TrainResult:
         "tflite": TrainedFile(tflite, int8_golden(tflite)),
     }
     job.progress(1.0, "files and golden vectors")
-    return TrainResult(files, reference_of(model, every), {"accuracy": accuracy, "samples": float(len(seen))})
+    return TrainResult(
+        files, reference_of(model, every[unseen]), {"accuracy": accuracy, "samples": float(len(seen))}
+    )
 
 
 def likeness(base: Floats, base_labels: Labels, seen: Floats, seen_labels: Labels) -> tuple[int, float]:
