@@ -100,8 +100,9 @@ def chart(watch: dict[str, Any]) -> Group:
         lines[number] = Text(label) + line
         if number == at:
             lines[number].append(" threshold")
-    ends = f"{'':8}{_clock(history[0][0])}"
-    return Group(*lines, Text(f"{ends:<{CHART_WIDTH}}{_clock(history[-1][0])}"))
+    first, last = _clock(history[0][0]), _clock(history[-1][0])
+    gap = min(len(history), CHART_WIDTH) - len(first) - len(last)
+    return Group(*lines, Text(f"{'':8}{first}{' ' * max(gap, 1)}{last}"))
 
 
 def columns(scores: Sequence[float], threshold: float, width: int, height: int) -> list[Text]:

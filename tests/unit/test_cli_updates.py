@@ -54,10 +54,8 @@ class Gateway:
         for _ in range(seconds):
             self.world.now += 1
             await self.updates.tick()
-            for _ in range(100):
-                if not any(task.get_name().startswith("update ") for task in asyncio.all_tasks()):
-                    break
-                await asyncio.sleep(0.002)
+            while running := [task for task in asyncio.all_tasks() if task.get_name().startswith("update ")]:
+                await asyncio.wait(running)
             self.world.rollouts.go_on()
 
     async def ask(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
