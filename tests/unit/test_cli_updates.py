@@ -16,6 +16,7 @@ from gateway.cli import updates_drawing as drawing
 from gateway.cli.common import fail
 from gateway.cli.main import run
 from gateway.control.updates import Updates
+from gateway.rollout.loop_state import ENDS, Phase
 from gateway.store.database import migrate, open_database
 from tests.support.update_world import World, config
 
@@ -209,6 +210,16 @@ def test_a_chart_loses_no_peak_and_draws_its_threshold() -> None:
     assert all(line[at] == full for line in lines)
     assert lines[3].count("-") == 39
     assert [line.count("-") for line in lines[:3]] == [0, 0, 0]
+
+
+def test_the_page_has_every_stage_and_end() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "updates.md").read_text(encoding="utf-8")
+    told = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")]
+    stages, ends = told[: told.index("end")], told[told.index("end") :]
+    assert [p.value for p in Phase if p not in ENDS] == [
+        word for word in stages if word not in ("stage", "---")
+    ]
+    assert {p.value for p in ENDS} == set(ends) - {"end", "---"}
 
 
 def test_without_a_score_there_is_an_empty_line() -> None:
