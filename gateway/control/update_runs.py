@@ -26,26 +26,33 @@ class Runs:
     def __init__(self, logs: RunLogs, happen: Callable[[str, Event], Awaitable[None]]) -> None:
         self._logs = logs
         self._happen = happen
+        self._work: dict[tuple[str, Phase], asyncio.Task[Event | None]] = {}
         self._tasks: dict[tuple[str, Phase], asyncio.Task[None]] = {}
+        self._closed = False
         self._retries: dict[str, list[asyncio.Task[None]]] = {}
         self._progress: dict[str, RunEvent] = {}
 
     def begin(self, id: str, phase: Phase, work: Callable[[], Coroutine[Any, Any, Event]]) -> None:
         """Unless there is some already."""
-        if (id, phase) not in self._tasks:
-            task = asyncio.create_task(self._run(id, phase, work), name=f"update {id} {phase}")
-            self._tasks[id, phase] = task
+        if (id, phase) in self._tasks or self._closed:
+            return
+        outcome = asyncio.create_task(self._outcome(id, phase, work), name=f"update {id} {phase}: work")
+        self._work[id, phase] = outcome
+        self._tasks[id, phase] = asyncio.create_task(
+            self._run(id, phase, outcome), name=f"update {id} {phase}"
+        )
 
     def stop(self, id: str) -> None:
-        for (other, _), task in self._tasks.items():
+        for (other, _), work in self._work.items():
             if other == id:
-                task.cancel()
+                work.cancel()
 
     async def close(self) -> None:
-        tasks = [*self._tasks.values(), *itertools.chain(*self._retries.values())]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """What is being taken in is taken in whole; what runs is let go of."""
+        self._closed = True
+        for work in self._work.values():
+            work.cancel()
+        await asyncio.gather(*self._tasks.values(), *itertools.chain(*self._retries.values()))
 
     def progress(self, id: str) -> RunEvent | None:
         """The last that was heard, of work that runs."""
@@ -68,15 +75,16 @@ class Runs:
 
         return heard
 
-    async def _run(self, id: str, phase: Phase, work: Callable[[], Coroutine[Any, Any, Event]]) -> None:
+    async def _run(self, id: str, phase: Phase, work: asyncio.Task[Event | None]) -> None:
         try:
-            event = await self._outcome(id, phase, work)
+            await asyncio.wait([work])
+            event = None if work.cancelled() else work.result()
             await asyncio.gather(*self._retries.pop(id, ()))
             self._progress.pop(id, None)
             if event is not None:
                 await self._tell(id, event)
         finally:
-            del self._tasks[id, phase]
+            del self._work[id, phase], self._tasks[id, phase]
 
     async def _outcome(
         self, id: str, phase: Phase, work: Callable[[], Coroutine[Any, Any, Event]]

@@ -248,7 +248,7 @@ class Updates:
         self._states[id] = after
         if after.phase is not before.phase:
             logger.info("update %s of %s: %s. %s", id, after.model, after.phase.value, after.outcome)
-            self._logs.add(id, f"== {after.phase.value} {after.outcome}\n")
+            self._logs.add(id, f"== {after.phase.value} {after.outcome}".rstrip() + "\n")
         if after.trying != before.trying:
             self._untold = True
         await self._carry_out(id, commands)

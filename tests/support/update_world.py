@@ -317,7 +317,7 @@ class World:
     async def _content(self, blob: Blob) -> bytes:
         return blob.digest.encode()
 
-    async def _teach(self, endpoint: str, request: bytes, places: str) -> Sequence[int]:
+    async def _teach(self, model: str, endpoint: str, request: bytes, places: str) -> Sequence[int]:
         if self.faults.get("teach"):
             raise self.faults["teach"].pop(0)
         self.taught.append((endpoint, places))

@@ -28,6 +28,8 @@ class Desk:
         self.folder = folder
         self.world = world
         self.text = text
+        self.held = False
+        """Whether work is kept from its end, and so not waited for."""
         migrate(folder)
         self.engine = open_database(folder)
         self.updates = self._new()
@@ -47,22 +49,17 @@ class Desk:
         for _ in range(seconds):
             self.world.now += 1
             await self.updates.tick()
-            for _ in range(400):
-                await asyncio.sleep(0)
-                if not self.busy:
-                    break
-            else:
-                await asyncio.sleep(0.05)
-
-    @property
-    def busy(self) -> bool:
-        return any(task.get_name().startswith("update ") for task in asyncio.all_tasks())
+            while not self.held and (running := _running()):
+                await asyncio.wait(running)
+            await asyncio.sleep(0)
 
     async def until(self, wanted: Callable[[], bool], most: int = 120) -> None:
-        for _ in range(most):
+        for _ in range(most if not self.held else 100 * most):
             if wanted():
                 return
             await self.tick()
+            if self.held:
+                await asyncio.sleep(0.001)
         raise AssertionError(f"it never came: {self.updates.views()['updates']}")
 
     def newest(self) -> dict[str, Any]:
@@ -71,6 +68,10 @@ class Desk:
 
     def came_to(self, *phases: str) -> Callable[[], bool]:
         return lambda: self.newest()["phase"] in phases
+
+
+def _running() -> list[asyncio.Task[Any]]:
+    return [task for task in asyncio.all_tasks() if task.get_name().startswith("update ")]
 
 
 @pytest.fixture
@@ -228,12 +229,13 @@ async def test_attempts_that_failed_are_kept_and_the_next_control_goes_on_with_t
     assert desk.updates.view("u1")["failures"] == ["It raised ValueError."]
     assert desk.updates.view("u1")["attempt"] == 2
 
-    world.before_result = wait
+    world.before_result, desk.held = wait, True
     await desk.updates.cancel("u1")
     await desk.updates.retry("u1")
     world.training = [TrainFailed(Fault.RAISED, "It raised KeyError.")]
     await desk.until(lambda: len(world.ledger.of("train")) == 2)
     held.set()
+    desk.held = False
     await desk.until(lambda: desk.updates.view("u2")["attempt"] == 2)
     assert desk.updates.view("u2")["failures"] == ["It raised KeyError."]
 
@@ -249,12 +251,12 @@ async def test_a_run_that_is_lost_with_control_begins_again_with_its_number(desk
             heard(RunEvent(RunKind.RETRYING, "It raised.", attempt=1))
             await held.wait()
 
-    world.before_result = wait
+    world.before_result, desk.held = wait, True
     await desk.until(lambda: desk.newest()["phase"] == "training")
     await desk.until(lambda: desk.updates.view("u1")["attempt"] == 2)
     assert desk.updates.view("u1")["progress"]["kind"] == "retrying"
     await desk.again()
-    world.training = []
+    world.training, desk.held = [], False
     await desk.until(desk.came_to("rolling"))
     assert [line["attempt"] for line in world.ledger.of("train")] == [1, 2]
     assert len(world.ledger.of("release")) == 1
@@ -317,9 +319,9 @@ async def test_cancelling_ends_the_run_that_is_under_way(desk: Desk) -> None:
         finally:
             ended.set()
 
-    desk.world.before_result = wait
+    desk.world.before_result, desk.held = wait, True
     await desk.until(desk.came_to("training"))
-    await desk.tick()
+    await desk.until(lambda: desk.updates.view("u1")["progress"] is not None)
     assert desk.updates.view("u1")["progress"] == {
         "kind": "progress",
         "share": 0.5,
