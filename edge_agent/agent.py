@@ -82,7 +82,9 @@ async def serve(
     http = HttpServer(handlers, *settings.http, max_body_bytes=limit)
     grpc = GrpcServer(handlers, *settings.grpc, max_message_bytes=limit)
     link = Link(
-        LinkSettings(settings.hubs, settings.token, settings.config.device or "", limit, _facts()),
+        LinkSettings(
+            settings.hubs, settings.token, settings.config.device or "", limit, facts_of(settings.config)
+        ),
         state,
         models,
         budget,
@@ -137,14 +139,18 @@ def _heed_signals(stopping: asyncio.Event) -> None:
         loop.add_signal_handler(number, stop)
 
 
-def _facts() -> dict[str, str]:
-    """What people and compatibility checks want to know of the device; nothing that identifies it."""
+def facts_of(config: AgentConfig) -> dict[str, str]:
+    """What people and compatibility checks want to know of the device; nothing that identifies it. Of
+    delegates only whether one is the operator's own library, "external": it may bring operators."""
+    kinds = dict.fromkeys(one if isinstance(one, str) else "external" for one in config.delegates)
     facts = {
         "arch": platform.machine(),
         "os": platform.system().lower(),
         "python": platform.python_version(),
         "cores": str(os.cpu_count() or 1),
         "memory_mb": str(psutil.virtual_memory().total // 2**20),
+        "model_memory_mb": str(config.limits.memory_mb),
+        "delegates": ",".join(kinds),
     }
     with suppress(metadata.PackageNotFoundError):
         facts["runtime"] = f"tflite-runtime {metadata.version('tflite-runtime')}"

@@ -7,12 +7,13 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 from edge_agent.delegates import DelegateSpec, probe
-from edge_agent.state import StateError, read_credential, read_enrolment
+from edge_agent.state import MODELS, StateError, read_credential, read_enrolment
 
 MIN_FREE_MB = 200
 """A model, its predecessor and a download in progress have to fit."""
@@ -78,6 +79,39 @@ def state(folder: Path) -> Iterator[Check]:
         yield Check("enrolment", False, "not enrolled: run once with --token, from tidegate devices token")
     else:
         yield Check("enrolment", True, f"device {enrolment.device} at site {enrolment.site}")
+
+
+def trust(folder: Path) -> Iterator[Check]:
+    """How the device's trust in signed updates stands, once it has enrolled."""
+    from edge_agent.update.device import TRUST
+    from edge_agent.update.trust import standing
+
+    try:
+        enrolment = read_enrolment(folder) if folder.is_dir() else None
+    except StateError:
+        return
+    if enrolment is None:
+        return
+    try:
+        found = standing(folder / MODELS / TRUST, enrolment.root)
+    except ValueError:
+        yield Check("trust", False, "the root of trust cannot be read: enrol anew, with another --state")
+        return
+    if found is None:
+        yield Check("trust", True, "no root of trust yet: the hub's first update brings it")
+        return
+    now = datetime.now(UTC)
+    root = f"root version {found.root}, good until {found.root_until:%Y-%m-%d}"
+    if found.root_until <= now:
+        what = f"{root}, has expired by this device's clock, which says {now:%Y-%m-%d %H:%M} UTC"
+        yield Check("trust", False, f"{what}: set the clock, or have the gateway sign a new root")
+    elif found.signed_until is None:
+        yield Check("trust", True, f"{root}; no signed metadata has come yet")
+    else:
+        over = "" if found.signed_until > now else ", so the next update has to bring newer"
+        yield Check(
+            "trust", True, f"{root}; signed metadata good until {found.signed_until:%Y-%m-%d %H:%M} UTC{over}"
+        )
 
 
 def disk(folder: Path) -> Check:

@@ -141,7 +141,8 @@ def doctor(
         _fail(str(error), 2)
     settings = _config(config)
     able = checks.runtime()
-    found: list[Check] = [able, *checks.state(state), checks.disk(state), *checks.hubs(hubs)]
+    found: list[Check] = [able, *checks.state(state), *checks.trust(state), checks.disk(state)]
+    found += checks.hubs(hubs)
     if able.ok:
         found += checks.delegates(_delegates(settings))
     if as_json:
@@ -200,12 +201,13 @@ def _error_of(answer: bytes) -> str:
 def _models(folder: Path, config: AgentConfig, observer: Observer) -> Models:
     """The device's models, as agent.yaml wants them run; what they keep is in a folder of their own."""
     from edge_agent.runtime import RuntimeSettings
+    from edge_agent.state import MODELS
     from edge_agent.update import DeviceModels
 
     settings = RuntimeSettings(
         delegates=_delegates(config), threads=config.threads, memory_mb=config.limits.memory_mb
     )
-    return DeviceModels(folder / "models", settings, observer)
+    return DeviceModels(folder / MODELS, settings, observer)
 
 
 def _delegates(config: AgentConfig) -> tuple[DelegateSpec, ...]:

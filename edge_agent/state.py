@@ -29,6 +29,8 @@ from typing import Any, Self, cast
 
 from edgewire.places import is_name
 
+MODELS = "models"
+"""The folder of the models and of what is signed of them."""
 _LOCK = "agent.lock"
 _CREDENTIAL = "credential"
 _ENROLMENT = "enrolment.json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from edge_agent.analytics.gathering import Gathering, Written
 from edge_agent.faults import unexpected
@@ -106,19 +106,20 @@ class Gatherer:
         inputs: Mapping[str, Array],
         outputs: Mapping[str, Array],
     ) -> None:
+        values: Mapping[str, Values] = {}
         try:
             wanted = self._gathering.wanted(served, asked)
-            if sum(array.size for array in (*inputs.values(), *outputs.values())) > LARGE and wanted:
-                if self._measuring is None or self._measuring.done():
-                    self._measuring = asyncio.create_task(
-                        self._measure(served, took_s, request, asked, inputs, outputs),
-                        name="tidegate signals",
-                    )
-                    return
-                wanted = ()
-            self._count(served, took_s, request, asked, values_of(wanted, inputs, outputs))
+            if sum(array.size for array in (*inputs.values(), *outputs.values())) <= LARGE or not wanted:
+                values = values_of(wanted, inputs, outputs)
+            elif self._measuring is None or self._measuring.done():
+                self._measuring = asyncio.create_task(
+                    self._measure(served, took_s, request, asked, wanted, inputs, outputs),
+                    name="tidegate signals",
+                )
+                return
         except Exception as error:
             self._failed(error)
+        self._count(served, took_s, request, asked, values)
 
     async def _measure(
         self,
@@ -126,22 +127,26 @@ class Gatherer:
         took_s: float,
         request: bytes,
         asked: str | None,
+        wanted: Collection[str],
         inputs: Mapping[str, Array],
         outputs: Mapping[str, Array],
     ) -> None:
+        values: Mapping[str, Values] = {}
         try:
-            wanted = self._gathering.wanted(served, asked)
             values = await asyncio.to_thread(values_of, wanted, inputs, outputs)
-            self._count(served, took_s, request, asked, values)
         except Exception as error:
             self._failed(error)
+        self._count(served, took_s, request, asked, values)
 
     def _count(
         self, served: Served, took_s: float, request: bytes, asked: str | None, values: Mapping[str, Values]
     ) -> None:
-        sample = self._gathering.answered(served, took_s, request, asked, values, self._clock())
-        if sample is not None:
-            self._keep((sample,))
+        try:
+            sample = self._gathering.answered(served, took_s, request, asked, values, self._clock())
+            if sample is not None:
+                self._keep((sample,))
+        except Exception as error:
+            self._failed(error)
 
     async def _report_on(self) -> None:
         last = self._clock()

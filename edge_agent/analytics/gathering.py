@@ -17,7 +17,6 @@ from edgewire.v1 import edge_pb2
 
 MAX_SAMPLE_BYTES = 256 * 1024
 """A record that is longer is not kept."""
-MAX_SAMPLES_PER_DAY = 10_000
 DAY_S = 86_400
 FILES = 3
 """Files of one model of which the bins are remembered: what serves, what it may go back to, what is wanted."""
@@ -100,7 +99,7 @@ class Gathering:
         if not may.sample or order.samples is None or signals.CONFIDENCE not in values:
             return None
         confidence = float(values[signals.CONFIDENCE].min())
-        if confidence >= order.below or order.samples.tokens(now) < 1:
+        if not confidence < order.below or order.samples.tokens(now) < 1:
             return None
         sample = edge_pb2.Sample(
             **served._asdict(), request=message, confidence=confidence, allowed=may.sample
@@ -134,11 +133,11 @@ class Gathering:
     def _order(self, model: edge_pb2.DesiredModel, known: Mapping[str, Bins], now: float) -> _Order:
         gather = model.gather
         training = wire_places.from_wire(gather.samples.training) if gather.HasField("samples") else None
-        bins = {**{file: of for file, of in known.items() if file != model.digest}}
+        bins = {file: of for file, of in known.items() if file != model.digest}
         bins[model.digest] = bins_of(gather.signals)
         samples = None
         if training is not None and gather.samples.max_per_day:
-            most = min(gather.samples.max_per_day, MAX_SAMPLES_PER_DAY)
+            most = gather.samples.max_per_day
             samples = Bucket(most / DAY_S, most, self._kept.get(model.model, most), now)
         return _Order(
             Wall(gather.allowed, self._there, training),

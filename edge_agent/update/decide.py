@@ -52,7 +52,8 @@ LONGEST_RETRY_S = 600.0
 RESTORES = 2
 """So often what served last is loaded again before it is given up."""
 LOADS = 3
-"""So many loads begun and not ended, and the model is taken to be what ends the agent."""
+"""So many loads that never came to their end, and the model is taken to be what ends the agent."""
+_NEVER = f"This model was loaded {LOADS} times on this device and never came to answer."
 
 
 Step = tuple[State, tuple[Command, ...]]
@@ -94,7 +95,7 @@ def _begun(plan: Plan) -> Next:
     if plan.active is None:
         return _onwards(plan)
     if plan.restores >= LOADS:
-        return _fall_back(plan, f"The agent ended {LOADS} times while it loaded this model.")
+        return _fall_back(plan, _NEVER)
     return _restoring(plan)
 
 
@@ -161,14 +162,17 @@ def _onwards(plan: Plan) -> Next:
 def _fall_back(plan: Plan, reason: str) -> Next:
     """From `active`, which does not work, to `previous`, or to nothing."""
     assert plan.active is not None
-    bad = plan.active.target.digest == plan.desired.digest
+    if plan.active.target.digest != plan.desired.digest:
+        # It is not what is desired: only that nothing is left says more than what is known.
+        nothing_left = plan.quarantine and plan.previous is None
+        reason = _both(plan.quarantine, reason) if nothing_left else plan.quarantine
     after = replace(
         plan,
         active=plan.previous,
         previous=None,
         proven=False,
         restores=0,
-        quarantine=reason if bad else plan.quarantine,
+        quarantine=reason,
     )
     after, commands = _onwards(after) if after.active is None else _restoring(after)
     return after, (Save(), *commands)
@@ -234,8 +238,7 @@ def _not_restored(plan: Plan, reason: str, damaged: bool) -> Next:
     lost = _without_active(plan)
     commands = (Retire(plan.desired.model),)
     if plan.quarantine:
-        both = f"{plan.quarantine} What served before does not work either: {reason}"
-        return replace(lost, phase=Phase.FAILED, reason=both), commands
+        return replace(lost, phase=Phase.FAILED, reason=_both(plan.quarantine, reason)), commands
     assert plan.active is not None
     if plan.active.target == plan.desired and not damaged:
         # Not written down: another start may find it working.
@@ -244,14 +247,17 @@ def _not_restored(plan: Plan, reason: str, damaged: bool) -> Next:
     return replace(after, reason=reason), (*commands, *more)
 
 
+def _both(bad: str, before: str) -> str:
+    return f"{bad} What served before does not work either: {before}"
+
+
 def _without_active(plan: Plan) -> Plan:
     return replace(plan, active=plan.previous, previous=None, proven=False, restores=0)
 
 
 def _fetched(plan: Plan) -> Next:
     if plan.attempts >= LOADS:
-        reason = f"The agent ended {LOADS} times while it tried this model."
-        return replace(plan, phase=Phase.FAILED, reason=reason, attempts=0, quarantine=reason), (Save(),)
+        return replace(plan, phase=Phase.FAILED, reason=_NEVER, attempts=0, quarantine=_NEVER), (Save(),)
     after = replace(plan, phase=Phase.TRYING, reason="", tries=0, attempts=plan.attempts + 1)
     return after, (Save(), Try(plan.desired))
 

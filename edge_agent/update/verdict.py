@@ -94,27 +94,21 @@ def _same(name: str, digest: str, size: int, signed: Mapping[str, SignedFile | N
 
 def _facts(name: str, file: SignedFile) -> _Facts:
     """Raises Refused for what is not of edgewire.targets' form: nothing is taken as if it were absent."""
-    found = file.custom
-    facts = _Facts(
-        found.get("model", ""),
-        found.get("version", ""),
-        found.get("format", FORMAT),
-        found.get("golden", ""),
-        found.get("order", 0),
-        found.get("trial", False),
-        found.get("places", ""),
-    )
-    texts = (facts.model, facts.version, facts.format, facts.golden, facts.places)
+    said = file.custom
+    model, version, golden = said.get("model"), said.get("version"), said.get("golden", "")
+    format_, places = said.get("format"), said.get("places", "")
+    order, trial = said.get("order"), said.get("trial", False)
+    texts = (model, version, golden, format_, places)
     if (
         not all(isinstance(text, str) for text in texts)
-        or type(facts.order) is not int
-        or facts.order < 1
-        or type(facts.trial) is not bool
-        or ("places" in found and not facts.places)
-        or ("golden" in found and not facts.golden)
+        or type(order) is not int
+        or order < 1
+        or type(trial) is not bool
+        or ("places" in said and not places)
+        or ("golden" in said and not golden)
     ):
         raise Refused(f"What is signed of {shown(name)} besides its digest cannot be understood.")
-    return facts
+    return _Facts(str(model), str(version), str(format_), golden, order, trial, places)
 
 
 def _named(target: Target, name: str, facts: _Facts, *, golden: bool) -> None:

@@ -55,8 +55,8 @@ class PoolKeeper:
         """Held by what changes the deployment."""
         self._begun = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._deployed = config
-        """With the replicas that were asked for last."""
+        self._deployed: tuple[PoolConfig, str] | None = None
+        """The replicas that were asked for last, and the settings' fingerprint."""
         # Serve's client blocks; on a thread of its own it holds up nothing else when Serve is gone.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"pool-{config.name}")
         self.moving = False
@@ -101,6 +101,8 @@ class PoolKeeper:
                 return await self._follow((model, ""), release.version, content, golden)
             except OSError as error:
                 return f"its file cannot be kept ({error.strerror or type(error).__name__})"
+            except Exception as error:  # Ray raises what it likes when it is gone; the next call goes on
+                return f"Ray Serve cannot be asked ({type(error).__name__})"
             finally:
                 self.moving = False
 
@@ -108,35 +110,41 @@ class PoolKeeper:
         from gateway.pool.inspection import inspect
 
         path, digest = await asyncio.to_thread(self._kept.file, content)
-        old = self._models.variant(key)
-        new = replace(old, version=version, artifact=str(path), digest=digest)
-        if (old.version, old.digest) == (version, digest):
-            if old != new:
+        now = self._models.variant(key)
+        new = replace(now, version=version, artifact=str(path), digest=digest)
+        if (now.version, now.digest) == (version, digest):
+            if now != new:
                 # What runs is the same; what is started from now on reads the kept file.
                 self._models.settings = self._models.settings.with_variant(new)
-                await asyncio.to_thread(self._kept.serve, new)
+            await asyncio.to_thread(self._kept.serve, new)
+            if now != new or not self._is_deployed:
                 await self._deploy(self._config)
-            return await self._replaced(key)
-        settings = self._models.settings.with_variant(new)
-        found = await inspect(settings, new, golden)
+            return await self._finish(key)
+        found = await inspect(self._models.settings, new, golden)
         if found.failure or found.signature is None:
             return f"it cannot be served: {found.failure}"
         known = self._models.known_signature(key)
         differs = None if known is None else changed(known, found.signature)
         if differs is not None:
             return f"it is not the same model: {differs}"
-        before, was = self._models.settings, self._models.inspected(key)
-        await asyncio.to_thread(self._kept.serve, new)
         room = await self._make_room()
-        self._models.move(settings, key, found)
+        await asyncio.to_thread(self._kept.serve, new)
+        self._models.move(new, found)
         await self._deploy(room)
+        return await self._finish(key)
+
+    async def _finish(self, key: Key) -> str:
+        """Wait until a move has ended. Where it fails, what was before is deployed again."""
         fault = await self._replaced(key)
-        if fault:
-            self._models.move(before, key, was)
-            await asyncio.to_thread(self._kept.serve, old)
-        if fault or room is not self._config:
+        if fault and (before := self._models.move_back(key)) is not None:
+            await asyncio.to_thread(self._kept.serve, before)
+        if not self._is_deployed:
             await self._deploy(self._config)
         return fault
+
+    @property
+    def _is_deployed(self) -> bool:
+        return self._deployed == (self._config, self._models.settings.fingerprint)
 
     async def _make_room(self) -> PoolConfig:
         """The pool with one replica more than run, once that runs too; as it is where none runs, or there is
@@ -214,7 +222,7 @@ class PoolKeeper:
         if self._turn.locked():
             return
         async with self._turn:
-            if self._deployed is not self._config:
+            if not self._is_deployed:
                 # A move was given up before it ended.
                 await self._deploy(self._config)
             elif status.settled:
@@ -247,6 +255,8 @@ class PoolKeeper:
             found = await inspect(self._models.settings, variant)
             if self._models.variant(variant.key) == variant:
                 self._models.seen(variant, found, time.monotonic())
+                # A file that was mended is opened by the replicas that run.
+                self._deployed = self._config, self._models.settings.fingerprint
 
     async def _deploy(self, pool: PoolConfig) -> None:
         """Deploy the models' settings, with the replicas of `pool`."""
@@ -255,7 +265,7 @@ class PoolKeeper:
         settings = self._models.settings
         await asyncio.to_thread(self._kept.deployed, settings.fingerprint, self._attempt)
         await self._blocking(deploy, pool, settings, self._attempt)
-        self._deployed = pool
+        self._deployed = pool, settings.fingerprint
 
     async def _blocking(self, work: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)

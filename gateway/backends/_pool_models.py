@@ -57,8 +57,8 @@ class PoolModels:
         self._settings = settings
         self._variants = {variant.key: variant for variant in settings.variants}
         self._found: dict[Key, Inspected] = {}
-        self._before: dict[Key, VariantSettings] = {}
-        """Releases that still answer somewhere while they are replaced."""
+        self._before: dict[Key, tuple[VariantSettings, Inspected | None]] = {}
+        """Releases that still answer somewhere while they are replaced, with what was found in their files."""
         self._broken: dict[Key, str] = {}
         """Why a replica could not run a model, until one can."""
         self._pauses = {key: Pause() for key in self._variants}
@@ -98,15 +98,16 @@ class PoolModels:
 
     def versions(self, key: Key) -> tuple[str, ...]:
         """Those that it answers with now: two while it is replaced."""
-        both = [one for one in (self._before.get(key), self._variants[key]) if one is not None]
-        return tuple(dict.fromkeys(one.version for one in both))
+        before = [self._before[key][0].version] if key in self._before else []
+        return tuple(dict.fromkeys([*before, self._variants[key].version]))
 
     def accepted(self, key: Key, version: str) -> Mapping[str, str]:
         """The versions that may answer a request that was held against the signature, and the digests of
         their files; the one asked for alone, or any for "". Raises AttemptError."""
         found, now = self._usable(key), self._variants[key]
         both = {now.version: found.digest}
-        if (before := self._before.get(key)) is not None:
+        if key in self._before:
+            before, _ = self._before[key]
             both.setdefault(before.version, before.digest)
         if not version:
             return both
@@ -164,23 +165,32 @@ class PoolModels:
             self._pauses[variant.key].end()
             self.settings = self._settings.with_variant(replace(variant, digest=found.digest))
 
-    def inspected(self, key: Key) -> Inspected | None:
-        return self._found.get(key)
-
-    def move(self, settings: PoolSettings, key: Key, found: Inspected | None) -> None:
+    def move(self, variant: VariantSettings, found: Inspected) -> None:
         """Begin to serve another release; what was served is accepted until `moved`."""
-        self._before[key] = self._variants[key]
-        self.settings = settings
-        if found is None:
-            self._found.pop(key, None)
-        else:
-            self._found[key] = found
-        self._broken.pop(key, None)
-        self._pauses[key].end()
+        self._before[variant.key] = self._variants[variant.key], self._found.get(variant.key)
+        self._serve(variant, found)
+
+    def move_back(self, key: Key) -> VariantSettings | None:
+        """Begin to serve what was served before; None where that is what is served."""
+        variant, found = self._before.get(key, (None, None))
+        if variant is None:
+            return None
+        self._before[key] = self._variants[key], self._found.get(key)
+        self._serve(variant, found)
+        return variant
 
     def moved(self) -> None:
         """No replica of before runs any more."""
         self._before.clear()
+
+    def _serve(self, variant: VariantSettings, found: Inspected | None) -> None:
+        self.settings = self._settings.with_variant(variant)
+        if found is None:
+            self._found.pop(variant.key, None)
+        else:
+            self._found[variant.key] = found
+        self._broken.pop(variant.key, None)
+        self._pauses[variant.key].end()
 
     def _usable(self, key: Key) -> Inspected:
         found = self._found.get(key)

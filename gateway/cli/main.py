@@ -14,6 +14,8 @@ from gateway.cli.bench import bench
 from gateway.cli.check import check
 from gateway.cli.demo import demo
 from gateway.cli.devices import devices
+from gateway.cli.models import models
+from gateway.cli.rollout import rollout
 from gateway.cli.route import route
 from gateway.cli.up import up
 from gateway.cli.updates import updates
@@ -31,6 +33,8 @@ app.command("check")(check)
 app.command("bench")(bench)
 app.command("route")(route)
 app.add_typer(devices, name="devices")
+app.add_typer(models, name="models")
+app.add_typer(rollout, name="rollout")
 app.add_typer(updates, name="updates")
 
 OWN = frozenset({"gateway", "oip", "edgewire"})

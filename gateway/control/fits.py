@@ -52,6 +52,9 @@ class Fitting:
                 continue
             file = offer.file_of(release)
             needs = {digest: one for digest, one in self._needs.items() if one is not None}
+            if not device.connected and not device.facts:
+                # What it can run is not known before it comes.
+                needs = {}
             why_not = offer.why_not(release, device.place, device.facts, needs)
             return Fit(offer.called, "" if file is None else file.blob.digest, "; ".join(why_not))
         return None

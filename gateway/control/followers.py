@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from gateway.core.config import Config
@@ -11,8 +12,10 @@ from gateway.core.release import Release
 from gateway.policy.followers import followed
 from oip.errors import OipError
 
-AGAIN_S = 15.0
-"""How often those that could not be moved are told again."""
+LOOK_S = 2.0
+FIRST_PAUSE_S = 10.0
+LONGEST_PAUSE_S = 300.0
+"""How soon those that could not be moved are told again."""
 logger = logging.getLogger(__name__)
 
 Told = Mapping[str, str]
@@ -38,6 +41,8 @@ class Followers:
         self._tell = tell
         self._wanted: dict[str, str] = {}
         self._told: dict[str, Told] = {}
+        self._pauses: dict[str, tuple[float, float]] = {}
+        """By model: how long the pause after the last failure is, and when it ends."""
         self._turns: dict[str, asyncio.Lock] = {}
         self._keeper: asyncio.Task[None] | None = None
 
@@ -62,6 +67,7 @@ class Followers:
         release = self._release(model, version)
         self._wanted[model] = version
         self._told.pop(model, None)
+        self._pauses.pop(model, None)
         async with self._turn(model):
             told = await self._tell(release)
             if self._wanted[model] == version:
@@ -79,18 +85,24 @@ class Followers:
     async def _keep(self) -> None:
         while True:
             for model in list(self._wanted):
-                try:
-                    async with self._turn(model):
+                async with self._turn(model):
+                    length, until = self._pauses.get(model, (FIRST_PAUSE_S, 0.0))
+                    if time.monotonic() < until:
+                        continue
+                    try:
                         await self._bring(model)
-                except OipError as error:
-                    logger.debug("followers of %s: %s", model, error.message)
-            await asyncio.sleep(AGAIN_S)
+                    except OipError as error:
+                        logger.debug("followers of %s: %s", model, error.message)
+                    self._pauses[model] = min(2 * length, LONGEST_PAUSE_S), time.monotonic() + length
+            await asyncio.sleep(LOOK_S)
 
     async def _bring(self, model: str) -> None:
         before, version = self._told.get(model), self._wanted[model]
-        if before is not None and not any(before.values()):
+        release = self._release(model, version)
+        if before is not None and before == self.of(release):
+            # All serve it that can.
             return
-        told = await self._tell(self._release(model, version))
+        told = await self._tell(release)
         if self._wanted[model] != version:
             return
         self._told[model] = told

@@ -19,11 +19,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.control.ports import Outside
-from gateway.control.sights import confidence_edges, sights_of
+from gateway.control.sights import Sights, confidence_edges
 from gateway.core.fleet import DeviceReport
 from gateway.core.release import Release, Stage
 from gateway.rollout.halting import figures_of
-from gateway.rollout.machine import begin, moved, step
+from gateway.rollout.machine import begin, has_followed, moved, step
 from gateway.rollout.messages import (
     Abort,
     Announce,
@@ -82,6 +82,7 @@ class Rollouts:
         self._open: dict[str, State] = {}
         self._ended: dict[str, dict[str, Any]] = {}
         self._written: dict[str, float] = {}
+        self._sights: dict[str, Sights] = {}
         self._trouble: dict[str, str] = {}
         self._following: dict[str, asyncio.Task[None]] = {}
         self._untold = False
@@ -118,7 +119,7 @@ class Rollouts:
             release = self._outside.releases.get(model, version)
             old = self._outside.releases.standing().get(model, "")
             self._may_start(release, old, force)
-            fleet = sights_of(release, await self._outside.fleet(), self._outside.fits)
+            fleet = Sights(self._outside.fits).of(release, await self._outside.fleet())
             self._has_takers(release, fleet)
             if release.stage is Stage.CANDIDATE:
                 await self._outside.releases.judged(model, version, passed=False)
@@ -159,6 +160,10 @@ class Rollouts:
         """By model: device -> the version that it is told instead of the one that stands."""
         return {state.model: moved(state) for state in self._open.values()}
 
+    def followed(self) -> Mapping[str, str]:
+        """By model: the version that its followers were asked for, where that is not the one that stands."""
+        return {state.model: state.new for state in self._open.values() if has_followed(state)}
+
     async def tick(self) -> None:
         """Look around and go on; to be called each second. What cannot be done now is tried again by the
         next one."""
@@ -168,21 +173,25 @@ class Rollouts:
             try:
                 devices = await self._outside.fleet() if self._open else ()
             except OipError as error:
-                logger.warning("the rollouts wait: %s", error.message)
+                for id in self._open:
+                    self._waits(id, error.message)
                 return
             for id in list(self._open):
+                trouble = self._trouble.pop(id, None)
                 await self._carry_out(id, outstanding(self._open[id]))
                 try:
                     if id in self._open:
                         await self._happen(id, await self._look(self._open[id], devices))
                 except OipError as error:
-                    self._trouble[id] = error.message
-                    logger.warning("rollout %s waits: %s", id, error.message)
+                    self._waits(id, error.message)
+                if self._trouble.get(id) != trouble:
+                    logger.warning("rollout %s: %s", id, self._trouble.get(id, "goes on"))
 
     async def _look(self, state: State, devices: Sequence[DeviceReport]) -> Seen:
         releases, evidence = self._outside.releases, self._outside.evidence
         release = releases.get(state.model, state.new)
-        fleet = sights_of(release, devices, self._outside.fits)
+        sights = self._sights.setdefault(state.id, Sights(self._outside.fits))
+        fleet = sights.of(release, devices)
         if state.phase not in RUNNING:
             return Seen(fleet)
         now, since = self._wall(), state.wave_began
@@ -218,18 +227,18 @@ class Rollouts:
         if not after.open:
             del self._open[id]
             self._ended[id] = view_of(after)
+            self._written.pop(id, None)
+            self._sights.pop(id, None)
             self._untold = True
         await self._carry_out(id, commands)
 
     async def _carry_out(self, id: str, commands: Sequence[Command]) -> None:
         """Stops at the first that cannot be done now: `outstanding` tells it again."""
-        self._trouble.pop(id, None)
         try:
             for command in commands:
                 await self._do(id, command)
         except OipError as error:
-            self._trouble[id] = error.message
-            logger.warning("rollout %s waits: %s", id, error.message)
+            self._waits(id, error.message)
         if self._untold:
             await self._spread()
 
@@ -273,7 +282,7 @@ class Rollouts:
                 if id in self._open:
                     await self._happen(id, Followed(version, outcomes))
         except OipError as error:
-            logger.warning("rollout %s waits: %s", id, error.message)
+            self._waits(id, error.message)
         finally:
             del self._following[id]
 
@@ -283,7 +292,11 @@ class Rollouts:
             await self._outside.changed()
             self._untold = False
         except OipError as error:
-            logger.warning("the devices are not told yet: %s", error.message)
+            logger.debug("the devices are not told yet: %s", error.message)
+
+    def _waits(self, id: str, why: str) -> None:
+        """Told with the rollout's view until the next look that goes well."""
+        self._trouble[id] = why
 
     async def _write(self, state: State) -> None:
         row = {

@@ -13,13 +13,26 @@ from gateway.rollout.messages import Sight
 FAILED = "failed"
 
 
-def sights_of(release: Release, devices: Iterable[DeviceReport], fits: Fits) -> dict[str, Sight]:
-    """The devices of the release's model."""
-    return {
-        device.name: _sight(release, device, fit)
-        for device in devices
-        if (fit := fits(release, device)) is not None
-    }
+class Sights:
+    """Of one rollout. What was made of a report is kept until another one comes: most devices say nothing
+    new from one look to the next."""
+
+    def __init__(self, fits: Fits) -> None:
+        self._fits = fits
+        self._release: Release | None = None
+        self._known: dict[str, tuple[DeviceReport, Sight | None]] = {}
+
+    def of(self, release: Release, devices: Iterable[DeviceReport]) -> dict[str, Sight]:
+        """The devices of the release's model."""
+        known = self._known if release is self._release else {}
+        self._release, self._known = release, {}
+        for device in devices:
+            entry = known.get(device.name)
+            if entry is None or entry[0] is not device:
+                fit = self._fits(release, device)
+                entry = device, None if fit is None else _sight(release, device, fit)
+            self._known[device.name] = entry
+        return {name: sight for name, (_, sight) in self._known.items() if sight is not None}
 
 
 def confidence_edges(release: Release) -> Sequence[float]:

@@ -74,33 +74,19 @@ class Permit:
     tell: Callable[[RemoteSpan], None] = _untold
 
 
-class Standing(Protocol):
-    """The releases that stand, as control tells them, and what is in their files."""
-
-    async def releases(self) -> Mapping[str, Release]:
-        """What stands, by the model's name at the gateway. Raises OipError while nobody can tell."""
-        ...
-
-    async def content(self, blob: Blob) -> bytes:
-        """Raises OipError for a blob that cannot be had, or is not what its digest says."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What an endpoint may know of the gateway it is part of.
 
     `hub` is the gRPC target of the edge hub's inner listener, "" where there is none. `fleet` takes the
     devices of the named group whenever something about them changed; it is called on the loop of
-    `start`. `state_dir` is the gateway's own folder. Without `standing` there are no releases: what the
-    file names is served.
+    `start`. `state_dir` is the gateway's own folder.
     """
 
     config: Config
     state_dir: Path
     fleet: Callable[[str, Group], None]
     hub: str = ""
-    standing: Standing | None = None
 
 
 class Endpoint(Protocol):
@@ -153,6 +139,18 @@ class Relay(Protocol):
     def under(self, permit: Permit) -> Self:
         """The same endpoint for questions alone, with what must travel with them: where they may go,
         and which gateways they have passed."""
+        ...
+
+
+class Standing(Protocol):
+    """The releases that stand, as control tells them, and what is in their files."""
+
+    async def releases(self) -> Mapping[str, Release]:
+        """What endpoints are to serve, by the model's name at the gateway. Raises OipError while nobody can tell."""
+        ...
+
+    async def content(self, blob: Blob) -> bytes:
+        """Raises OipError for a blob that cannot be had, or is not what its digest says."""
         ...
 
 

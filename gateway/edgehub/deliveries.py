@@ -4,6 +4,7 @@ days never delay what others say on their streams."""
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from itertools import pairwise
 
 from edgewire.v1 import edge_pb2
@@ -13,6 +14,9 @@ from oip.errors import OipError
 from oip.reasons import Reason
 
 AT_ONCE = 4
+PER_S = 200.0
+"""Deliveries a second, of all devices together: who delivers is asked for a pause in which the others have
+their turn, and the streams theirs."""
 MAX_RECORDS = 64
 SPOOL_CHARS = frozenset("0123456789abcdef")
 logger = logging.getLogger(__name__)
@@ -29,8 +33,11 @@ class Busy(Exception):
 class Deliveries:
     """Lives on the hub's loop."""
 
-    def __init__(self, roll: Roll) -> None:
+    def __init__(self, roll: Roll, clock: Callable[[], float]) -> None:
         self._roll = roll
+        self._clock = clock
+        self._next = 0.0
+        """When those who delivered last have had their turn."""
         self._under_way: set[str] = set()
 
     async def take(self, device: Enrolled, request: edge_pb2.DeliverRequest) -> edge_pb2.DeliverReply:
@@ -45,9 +52,8 @@ class Deliveries:
             raise Busy("Too many devices deliver at once.", 500)
         self._under_way.add(device.name)
         try:
-            return edge_pb2.DeliverReply.FromString(
-                await self._roll.deliver(device, request.SerializeToString())
-            )
+            answer = await self._roll.deliver(device, request.SerializeToString())
+            reply = edge_pb2.DeliverReply.FromString(answer)
         except OipError:
             raise
         except Exception as error:
@@ -55,6 +61,10 @@ class Deliveries:
             raise OipError(Reason.UNAVAILABLE, "Nothing can be counted at the moment; try again.") from None
         finally:
             self._under_way.discard(device.name)
+        now = self._clock()
+        self._next = max(now, self._next) + 1 / PER_S
+        reply.pause_ms = max(reply.pause_ms, round((self._next - now) * 1000))
+        return reply
 
 
 def _fault(request: edge_pb2.DeliverRequest) -> str | None:

@@ -90,7 +90,14 @@ class HubServer:
         self._fleet = Fleet(self._book.get, lambda: list(self._book.devices), clock)
         self._orders = OrderBook(config, roll, blobs)
         self._devices = DeviceCalls(
-            terms, self._book, self._streams, self._fleet, self._orders, blobs, Deliveries(roll), clock
+            terms,
+            self._book,
+            self._streams,
+            self._fleet,
+            self._orders,
+            blobs,
+            Deliveries(roll, clock),
+            clock,
         )
         self._inside = InsideCalls(self._book, self._streams, self._fleet, most, clock)
         self._public_server: grpc.aio.Server | None = None

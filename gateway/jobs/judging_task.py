@@ -113,6 +113,12 @@ def _bound(specs: Sequence[TensorSpec], given: Mapping[str, Array]) -> dict[str,
     found: dict[str, Array] = {}
     for spec in specs:
         array, wanted = given[spec.name], _DTYPES[spec.datatype]
+        if len(array.shape) != len(spec.shape) or any(
+            size not in (-1, there) for size, there in zip(spec.shape[1:], array.shape[1:], strict=True)
+        ):
+            raise CannotMeasure(
+                f"it takes {spec.name} {list(spec.shape)}, and the held-out data is {list(array.shape)}"
+            )
         if not np.can_cast(array.dtype, wanted, "same_kind"):
             raise CannotMeasure(
                 f"its input {spec.name} is {spec.datatype}, and the held-out data {array.dtype}"

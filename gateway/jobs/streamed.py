@@ -166,4 +166,4 @@ def _lacking(resources: Mapping[str, float], looks: int) -> str:
     ]
     if short:
         return f"waits for {', '.join(short)}"
-    return f"waits for one machine with {_listed(resources)} free" if looks > 2 else ""
+    return f"waits to begin on a machine with {_listed(resources)} free" if looks > 2 else ""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 
 from gateway.rollout.messages import Fleet, Seen, Sight
-from gateway.rollout.state import Duty, Look, Phase, State, Stint
+from gateway.rollout.state import Duty, Phase, State, Stint
 from gateway.rollout.waves import by_lot, size_of
 
 WATCHED_S = 30.0
@@ -34,21 +34,15 @@ def looked(state: State, event: Seen, now: float) -> State:
             continue
         able += 1
         connected += sight.connected
-    look = Look(
-        now,
-        state.look.clock + elapsed,
-        able,
-        connected,
-        len(unfit),
-        {device: fleet[device].unfit for device in islice(sorted(unfit), SHOWN)},
-        event.new,
-        event.old,
-        event.before,
-        state.look.lacks,
-    )
-    state = _without_leavers(replace(state, look=look), fleet)
+    look = replace(state.look, at=now, clock=state.look.clock + elapsed, able=able, connected=connected)
+    state = _without_leavers(state, fleet)
     if state.phase is Phase.RETURNING:
-        return _returning(state, fleet)
+        # Nobody can take what is withdrawn: who could, and what was seen, stays as it was.
+        look = replace(look, able=state.look.able, connected=state.look.connected)
+        return _returning(replace(state, look=look), fleet)
+    why = {device: fleet[device].unfit for device in islice(sorted(unfit), SHOWN)}
+    look = replace(look, unfit=len(unfit), why_unfit=why, new=event.new, old=event.old, before=event.before)
+    state = replace(state, look=look)
     state = _updating(state, fleet)
     alone = state.taken > 0 and not busy(state, fleet) and not watched(state, fleet)
     if alone == (state.alone_since is not None):

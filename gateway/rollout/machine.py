@@ -84,6 +84,11 @@ def moved(state: State) -> Mapping[str, str]:
     return dict.fromkeys([*state.moving, *state.confirmed, *state.failed], state.new)
 
 
+def has_followed(state: State) -> bool:
+    """Whether the followers were asked for the new version, and not for the old one again."""
+    return state.follow_began is not None and state.phase not in (*ENDED, Phase.RETURNING)
+
+
 def _held(state: State, paused: bool, now: float) -> Step:
     if state.phase not in RUNNING:
         raise NotNow(f"the rollout {_is(state)}: it can be neither paused nor resumed")

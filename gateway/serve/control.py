@@ -17,7 +17,7 @@ from gateway.admin.plane import PREFIX, MeasureQuery, ReleaseQuery, RolloutQuery
 from gateway.control.signing import SigningError
 from gateway.core.config import Config
 from gateway.core.place import Place
-from gateway.core.release import Release
+from gateway.core.release import Release, Stage
 from gateway.pool.loopback import bind_replica_to_loopback
 from gateway.registry.registry import Registry
 from gateway.serve.crossing import answered, ask
@@ -177,7 +177,11 @@ class Control:
 
     async def push_release(self, model: str, query: ReleaseQuery) -> dict[str, Any]:
         await self._known()
-        return await self._upkeep.models.push(model, query)
+        made = await self._upkeep.models.push(model, query)
+        if made["stage"] == Stage.CANDIDATE.value:
+            # It has its gate before it, and nobody is to have to ask for that.
+            await self._upkeep.updates.judge_pushed(model, made["version"])
+        return made
 
     async def compat_view(self, model: str | None, version: str | None) -> list[dict[str, Any]]:
         await self._known()

@@ -76,7 +76,6 @@ class Runtime:
         self._records = DecisionRing(secrets.token_hex(4))
         self._profiles = ProfileStore(settings.state_dir)
         self._profiles_seen: object = None
-        self._standing = standing
         self._endpoints: dict[str, Endpoint] = {}
         self._monitors: dict[str, Monitor] = {}
         watched = None if desk is None or not observed(settings.config) else desk
@@ -91,6 +90,7 @@ class Runtime:
             lambda name: self._state.snapshot.groups[name],
             self._profiles,
         )
+        self._following = None if standing is None else Following(settings.config, self._endpoints, standing)
         self._opened = contextlib.AsyncExitStack()
         """What must be closed, the last opened first."""
         self._grace_until = 0.0
@@ -122,7 +122,6 @@ class Runtime:
             self._settings.state_dir,
             self._heard_group,
             hub=f"unix:{inside}" if inside is not None else "",
-            standing=self._standing,
         )
         for declared in self._settings.config.endpoints:
             name = declared.name
@@ -145,6 +144,9 @@ class Runtime:
         self._opened.push_async_callback(self._measurements.close)
         housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
         self._opened.callback(housekeeping.cancel)
+        if self._following is not None:
+            beginning = asyncio.create_task(self._following.begin(), name="begin to follow")
+            self._opened.callback(beginning.cancel)
 
     async def _start_listeners(self) -> None:
         listen = self._settings.listen
@@ -221,10 +223,9 @@ class Runtime:
 
     async def follow(self, release: Release) -> dict[str, str]:
         """Bring a release to the endpoints that follow its model; by endpoint "" or why not."""
-        if self._standing is None:
+        if self._following is None:
             raise OipError(Reason.UNAVAILABLE, "released files cannot be had here")
-        following = Following(self._settings.config, self._endpoints, self._standing)
-        return await following.follow(release)
+        return await self._following.follow(release)
 
     async def teach(self, model: str, teacher: str, request: bytes, allowed: str) -> Sequence[int]:
         """A teacher's labels for a sample. Raises OipError."""

@@ -32,6 +32,7 @@ from gateway.control.update_ports import UpdatePorts
 from gateway.control.updates import Updates
 from gateway.core.config import Config, RolloutConfig
 from gateway.core.config.updates import report_interval_s
+from gateway.core.evidence import Evidence
 from gateway.core.fleet import DeviceReport
 from gateway.core.release import Orders, Release
 from gateway.jobs.judging import measure_quality
@@ -91,7 +92,7 @@ class Upkeep:
                 self.releases,
                 self._devices,
                 self._fitting.fit,
-                self._evidence.evidence,
+                self._of_devices,
                 self.followers.of,
                 self.followers.follow,
                 self._plan_of,
@@ -124,7 +125,7 @@ class Upkeep:
         await self.releases.start(self._config)
         await self.rollouts.resume_all()
         await self.updates.resume_all()
-        self.followers.start(self.releases.standing())
+        self.followers.start({**self.releases.standing(), **self.rollouts.followed()})
         self._fleet.start()
         self._ticking = asyncio.create_task(self._tick(), name="control's tick")
 
@@ -160,6 +161,10 @@ class Upkeep:
     async def _devices(self) -> Sequence[DeviceReport]:
         await self._fitting.learn(self.releases.snapshot()["releases"].values())
         return await self._fleet.devices()
+
+    async def _of_devices(self, model: str, version: str, since: float, until: float) -> Evidence:
+        """Of devices alone: what pools and servers answer says nothing of a rollout over devices."""
+        return await self._evidence.evidence(model, version, since, until, tier=Tier.DEVICE)
 
     def _plan_of(self, model: str) -> RolloutConfig:
         return next((u.rollout for u in self._config.updates if u.model == model), RolloutConfig())

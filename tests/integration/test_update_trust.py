@@ -15,13 +15,11 @@ from securesystemslib.signer import CryptoSigner
 
 from edge_agent.ports import Hub
 from edge_agent.update.trust import Trust, Unverified, standing
-from edgewire.places import Place, Tier
 from oip.errors import OipError
 from oip.reasons import Reason
-from tests.support.signed import Repository
+from tests.support.signed import HERE, Repository
 from tests.support.waiting import until
 
-HERE = Place(Tier.DEVICE, site="plant-7", device="cam-7a")
 NAME = "digits/1/tflite"
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from edgewire.v1 import edge_pb2
 from gateway.analytics.consent import Consent
 from gateway.analytics.evidence import EvidenceBook
 from gateway.analytics.ingest import Ingest
-from gateway.analytics.windows import FARTHEST, Mark, take
+from gateway.analytics.windows import FARTHEST, Counted, Mark, Sums, take
 from gateway.store.database import open_database
 from oip.errors import OipError
 from tests.support.reports import DEVICE, Releases, fresh, record, report, watched, window
@@ -93,6 +95,21 @@ async def _bring(
     assert found.latency == ({0: found.answered} if counted else {})
     assert await book.lost() == mark - len(counted)
     await engine.dispose()
+
+
+some = st.lists(st.sampled_from([0, 0, 0, 1, 2**40]), min_size=2, max_size=30).map(tuple)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.sampled_from(["a", "b"]), st.tuples(st.integers(0, 2**32 - 1), some)))
+def test_a_document_says_what_the_sums_are(signals: dict[str, tuple[int, tuple[int, ...]]]):
+    sums = Sums(3, Counter(deadline=2), Counter({7: 3}), {n: Counted(*one) for n, one in signals.items()})
+    assert Sums.of_document(json.loads(json.dumps(sums.to_document()))) == sums
+
+
+def test_bins_are_written_by_number_where_most_are_empty():
+    sums = Sums(signals={"a": Counted(1, (0, 0, 5, 0)), "b": Counted(1, (1, 2, 0))})
+    assert sums.to_document()["signals"] == {"a": [1, [4, {"2": 5}]], "b": [1, [1, 2, 0]]}
 
 
 numbers = st.integers(0, 12) | st.integers(0, 2**64 - 1)

@@ -12,9 +12,12 @@ from securesystemslib.signer import CryptoSigner
 from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, TargetFile, Targets, Timestamp
 
 from edgewire import targets
+from edgewire.places import Place, Tier
 from oip.errors import OipError
 from oip.reasons import Reason
 
+HERE = Place(Tier.DEVICE, site="plant-7", device="cam-7a")
+"""Where a test's device is."""
 ROLES = (Root.type, Targets.type, Snapshot.type, Timestamp.type)
 
 

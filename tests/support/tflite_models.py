@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,9 @@ from edgewire.places import Place, Tier
 from edgewire.v1 import edge_pb2
 from gateway.demo.digits import DigitsModel, train_base
 from gateway.demo.tflite import Graph, golden_beside, write_golden
-from tests.support.signed import Repository
+from tests.support.signed import HERE, Repository
 
 pb: Any = service_pb2
-HERE = Place(Tier.DEVICE, site="plant-7", device="cam-7a")
 
 
 @cache
@@ -38,6 +40,18 @@ def digits_file() -> bytes:
 @cache
 def digits_int8_file() -> bytes:
     return digits_model().tflite_int8()
+
+
+@cache
+def digits_dynamic_file() -> bytes:
+    """Per-channel dynamic-range int8, as litert-quantizer writes it: tflite-runtime loads it and answers
+    wrong, LiteRT answers right."""
+    from litert_quantizer import quantizer, recipe
+
+    process = quantizer.Quantizer(digits_file(), recipe.dynamic_wi8_afp32())
+    with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        warnings.simplefilter("ignore", UserWarning)
+        return bytes(process.quantize().quantized_model or b"")
 
 
 def difference(*, signature: bool = True, prefix: str = "") -> bytes:

@@ -6,12 +6,14 @@ import errno
 import hashlib
 import os
 import stat
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from edge_agent import checks
 from edge_agent.state import DeviceState, Enrolment, StateError, read_enrolment
+from tests.support.signed import Repository
 
 
 def test_a_credential_is_made_before_enrolment_and_kept(tmp_path: Path):
@@ -125,6 +127,39 @@ def test_doctor_sees_the_folder(tmp_path: Path):
     assert found()["enrolment"] == (True, "device cam-7a at site plant-7")
     (tmp_path / "s" / "credential").chmod(0o644)
     assert found()["credential"] == (False, "other users can read it: chmod 600, and revoke it if they did")
+
+
+def test_doctor_says_how_trust_stands(tmp_path: Path):
+    def found() -> tuple[bool, str]:
+        (check,) = checks.trust(tmp_path)
+        return check.ok, check.detail
+
+    assert list(checks.trust(tmp_path / "missing")) == []
+    repo = Repository(expires={"root": datetime(2099, 1, 2, tzinfo=UTC)})
+    repo.add("digits", "1", b"one")
+    with DeviceState(tmp_path) as state:
+        assert list(checks.trust(tmp_path)) == []
+        state.enrol(Enrolment("cam-7a", "plant-7"))
+        assert found() == (True, "no root of trust yet: the hub's first update brings it")
+        state.pin(repo.root)
+        assert found() == (True, "root version 1, good until 2099-01-02; no signed metadata has come yet")
+        folder = tmp_path / "models" / "trust"
+        folder.mkdir(parents=True)
+        (folder / "timestamp.json").write_bytes(repo.files["timestamp.json"])
+        assert found()[1].startswith("root version 1, good until 2099-01-02; signed metadata good until 20")
+        repo.expires["timestamp"] = datetime(2020, 1, 2, 3, 4, tzinfo=UTC)
+        repo.stamp()
+        (folder / "timestamp.json").write_bytes(repo.files["timestamp.json"])
+        ends = "signed metadata good until 2020-01-02 03:04 UTC, so the next update has to bring newer"
+        assert found() == (True, f"root version 1, good until 2099-01-02; {ends}")
+        repo.expires["root"] = datetime(2020, 1, 2, tzinfo=UTC)
+        repo.publish_root()
+        (folder / "root.json").write_bytes(repo.files["2.root.json"])
+        ok, detail = found()
+        assert not ok
+        assert detail.startswith("root version 2, good until 2020-01-02, has expired by this device's clock")
+        (folder / "root.json").write_bytes(b"{")
+        assert found() == (False, "the root of trust cannot be read: enrol anew, with another --state")
 
 
 def test_doctor_tells_of_a_numpy_that_the_runtime_cannot_use(monkeypatch: pytest.MonkeyPatch):

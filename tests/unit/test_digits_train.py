@@ -6,7 +6,6 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from edge_agent.runtime.golden import check_golden
 from edgewire.signals import CONFIDENCE, INPUT_MEAN, INPUT_STD, bin_counts, output_values
 from gateway.core.training import Sample, TrainJob, TrainResult
 from gateway.core.training_result import checked
@@ -15,8 +14,9 @@ from gateway.demo.digits.data import training_images
 from gateway.demo.digits.drift import rotate_and_fade
 from gateway.demo.digits.golden import run_tflite
 from gateway.demo.digits.train import likeness, run
+from oip.golden import check_golden
 from oip.signature import TensorSpec
-from tests.support.tflite_models import digits_int8_file, digits_model
+from tests.support.tflite_models import digits_int8_file
 
 DEGREES, CONTRAST, SAMPLES = 35.0, 0.5, 200
 CLEAN, LABELS = sample(360)
@@ -44,8 +44,8 @@ def test_it_recovers_and_forgets_little(trained: TrainResult):
     new, labels = DRIFTED[SAMPLES:], LABELS[SAMPLES:]
     before, after = digits_int8_file(), trained.files["tflite"].content
     assert right(before, new, labels) < 0.45
-    assert right(after, new, labels) >= 0.93
-    assert right(before, CLEAN, LABELS) - right(after, CLEAN, LABELS) <= 0.05
+    assert right(after, new, labels) >= 0.95
+    assert right(before, CLEAN, LABELS) - right(after, CLEAN, LABELS) <= 0.02
 
 
 def test_the_int8_file_is_about_as_good_as_the_onnx_file(trained: TrainResult):
@@ -53,7 +53,7 @@ def test_the_int8_file_is_about_as_good_as_the_onnx_file(trained: TrainResult):
     for pixels in (CLEAN, DRIFTED):
         (found,) = session.run(None, {"pixels": pixels})
         full = float((found.argmax(axis=1) == LABELS).mean())
-        assert abs(full - right(trained.files["tflite"].content, pixels, LABELS)) <= 0.025
+        assert abs(full - right(trained.files["tflite"].content, pixels, LABELS)) <= 0.01
 
 
 def test_the_result_keeps_the_contract_and_its_golden_vectors_hold(trained: TrainResult):
@@ -69,14 +69,14 @@ def test_the_result_keeps_the_contract_and_its_golden_vectors_hold(trained: Trai
         lambda given: run_tflite(content, given),
     )
     assert found.metrics["samples"] == SAMPLES
-    assert found.metrics["accuracy"] >= 0.93
+    assert found.metrics["accuracy"] >= 0.96
 
 
-def test_its_reference_is_that_of_the_images_trained_on(trained: TrainResult):
+def test_its_reference_is_that_of_such_images_that_it_was_not_fitted_to(trained: TrainResult):
     assert trained.reference.keys() == {INPUT_MEAN, INPUT_STD, CONFIDENCE}
     for reference in trained.reference.values():
         assert len(reference.edges) <= 15
-        assert sum(reference.counts) == 2 * len(training_images()[0]) + SAMPLES
+        assert sum(reference.counts) == 2 * -(-len(training_images()[0]) // 10)
     # Bins are wider than the steps of the int8 file: it is not taken for drift.
     confidence = trained.reference[CONFIDENCE]
     seen = output_values(run_tflite(trained.files["tflite"].content, {"pixels": DRIFTED[SAMPLES:]}))
@@ -91,12 +91,13 @@ def test_it_tells_its_progress(trained: TrainResult, told: list[tuple[float, str
     assert len(told) > 10
     assert shares == sorted(shares)
     assert told[-1][0] == 1.0
-    assert told[0][1] == "epoch 1 of 60"
+    assert told[0][1] == "epoch 1 of 30"
 
 
-def test_it_trains_without_samples_and_then_as_the_first_version_was():
+def test_it_trains_without_samples_as_well():
     alone = run(TrainJob("digits", "2", {}, ()))
-    assert alone.files["onnx"].content == digits_model().onnx()
+    assert alone.metrics["samples"] == 0
+    assert right(alone.files["tflite"].content, CLEAN, LABELS) >= 0.95
 
 
 @pytest.mark.parametrize(

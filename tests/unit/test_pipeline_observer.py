@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from edgewire.allowed import decode
 from edgewire.places import Place, Tier
 from edgewire.signals import CONFIDENCE, INPUT_MEAN, bin_counts
 from edgewire.v1 import edge_pb2
@@ -17,6 +18,7 @@ from gateway.analytics.evidence import EvidenceBook
 from gateway.analytics.ingest import Ingest
 from gateway.analytics.samples import Samples
 from gateway.core.config import Config
+from gateway.core.decision import VariantKey
 from gateway.pipeline import observer as module
 from gateway.pipeline.director import Director
 from gateway.pipeline.dispatch import Dispatcher
@@ -200,6 +202,23 @@ async def test_samples_go_only_where_their_request_may(
     assert sum(found.signals[CONFIDENCE]) == signals
     assert len(await plant.desk.samples.listed("digits")) == kept
     assert plant.desk.ingest.refused("digits") == {}
+
+
+async def test_values_that_may_not_be_here_are_not_looked_at(tmp_path: Path):
+    """The director takes no such request; whoever else calls is held to the same."""
+    plant = await plant_of(tmp_path)
+    await plant.known()
+    made = service_pb2.ModelInferResponse(model_name="digits", model_version="1")
+    made.outputs.add(name="p", datatype="FP32", shape=[1, 2]).contents.fp32_contents.extend([0.5, 0.5])
+    key, response = VariantKey("site", "digits", ""), made.SerializeToString()
+    for allowed in ("tier=cloud", "site=s2", "tier=site;site=s1"):
+        plant.observer.ended("digits", key, SITE, decode(allowed), 0.001, inference(), response, None)
+        plant.now += 1.0
+    await plant.observer.report()
+    found = await plant.desk.book.evidence("digits", "1", 0, 1e12)
+    assert found.answered == 4
+    assert sum(found.signals[CONFIDENCE]) == 1
+    assert [one.places for one in await plant.desk.samples.listed("digits")] == ["tier=site;site=s1"]
 
 
 async def test_a_day_has_room_for_so_many_samples(tmp_path: Path):

@@ -95,6 +95,7 @@ def parse(text: str, name: str, kinds: Kinds, environ: Mapping[str, str], base_d
     findings += _detectors(root)
     findings += _settle_artifacts(root, base_dir)
     findings += _settle_updates(root, base_dir)
+    _settle_repositories(root, base_dir)
     config, objections = _build(root, kinds, source)
     findings += objections
     problems = [*source.problems]
@@ -145,6 +146,15 @@ def _settle_updates(root: dict[str, object], base_dir: Path) -> Iterator[Finding
             holder[key] = path = os.path.abspath(base_dir / written)
             if key == "data" and (wrong := _unreadable(path)):
                 yield Finding(("updates", index, "gate", "data"), f"data {show(written)}: {wrong}")
+
+
+def _settle_repositories(root: dict[str, object], base_dir: Path) -> None:
+    """Make the folders that endpoints call their repository absolute, in place."""
+    for item in _list(root.get("endpoints")):
+        endpoint = _mapping(item)
+        written = endpoint.get("repository")
+        if isinstance(written, str) and written and "://" not in written:
+            endpoint["repository"] = os.path.abspath(base_dir / written)
 
 
 def _unreadable(path: str) -> str:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -126,11 +126,15 @@ class EndpointConfig(Strict):
     """Free facts for people; shown by the operator API."""
     price: Price = Price()
 
+    not_identity: ClassVar[frozenset[str]] = frozenset()
+    """Keys of the kind's own that say nothing of which server it is."""
+
     @property
     def identity(self) -> str:
         """Twelve hex digits that tell one server from another under the same name: they change with
         what the kind itself declares (its address), not with price, place or labels."""
-        own = self.model_dump(mode="json", exclude=set(PlacedConfig.model_fields) - {"kind"})
+        left_out = (set(PlacedConfig.model_fields) - {"kind"}) | self.not_identity
+        own = self.model_dump(mode="json", exclude=left_out)
         return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:12]
 
     @property

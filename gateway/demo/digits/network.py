@@ -39,13 +39,17 @@ def fit(
     labels: Labels,
     *,
     seed: int,
+    epochs: int = EPOCHS,
     importance: Floats | None = None,
-    told: Callable[[int], None] = lambda epochs: None,
+    smoothing: float = 0.0,
+    decay: float = 0.0,
+    told: Callable[[int], None] = lambda done: None,
 ) -> Weights:
     """Fit a new network with Adam on cross-entropy; the same seed gives the same weights on one machine.
 
-    `importance`, FP32 [N], says how much each image counts beside the others; None: all the same. `told`
-    hears how many of the EPOCHS are over.
+    `importance`, FP32 [N], says how much each image counts beside the others; None: all the same.
+    `smoothing`: the share of the truth that is spread over all digits. `decay`: by how much of the rate
+    weights shrink at each step. `told` hears how many epochs are over.
     """
     rng = np.random.default_rng(seed)
     weights = Weights(
@@ -55,30 +59,31 @@ def fit(
         np.zeros(10, np.float32),
     )
     counts = np.ones(len(pixels), np.float32) if importance is None else importance
+    truth = np.full((len(labels), 10), smoothing / 10, np.float32)
+    truth[np.arange(len(labels)), labels] += 1 - smoothing
     first = [np.zeros_like(w) for w in weights]
     second = [np.zeros_like(w) for w in weights]
     step = 0
-    for epoch in range(1, EPOCHS + 1):
+    for epoch in range(1, epochs + 1):
         order = rng.permutation(len(pixels))
         for begin in range(0, len(order), BATCH):
             chosen = order[begin : begin + BATCH]
             step += 1
             rate = RATE * np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
-            gradients = _gradients(weights, pixels[chosen], labels[chosen], counts[chosen])
+            gradients = _gradients(weights, pixels[chosen], truth[chosen], counts[chosen])
             for w, g, m, v in zip(weights, gradients, first, second, strict=True):
                 m += 0.1 * (g - m)
                 v += 0.001 * (g * g - v)
-                w -= (rate * m / (np.sqrt(v) + 1e-8)).astype(np.float32)
+                w -= (rate * m / (np.sqrt(v) + 1e-8) + decay * RATE * w).astype(np.float32)
         told(epoch)
     return weights
 
 
-def _gradients(weights: Weights, pixels: Floats, labels: Labels, counts: Floats) -> list[Floats]:
+def _gradients(weights: Weights, pixels: Floats, truth: Floats, counts: Floats) -> list[Floats]:
     """Of the weighted mean cross-entropy, in the order of the weights."""
     w1, b1, w2, b2 = weights
     active = np.maximum(pixels @ w1 + b1, 0)
-    error = _softmax(active @ w2 + b2)
-    error[np.arange(len(labels)), labels] -= 1
+    error = _softmax(active @ w2 + b2) - truth
     error *= (counts / counts.sum())[:, None]
     back = (error @ w2.T) * (active > 0)
     return [pixels.T @ back, back.sum(axis=0), active.T @ error, error.sum(axis=0)]
