@@ -1,4 +1,4 @@
-"""The agent's process: the device's models, its own server and its link, from start to end."""
+"""The agent's process: the device's models, its own server, its link and what is counted, from start to end."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from typing import Any
 import psutil
 
 from edge_agent.address import Address
+from edge_agent.analytics import Gatherer
 from edge_agent.config import AgentConfig
 from edge_agent.link.client import CallEnded
 from edge_agent.link.runner import Link, LinkSettings
 from edge_agent.local.grpc_server import GrpcServer
 from edge_agent.local.handlers import Handlers
 from edge_agent.local.http_server import HttpServer
-from edge_agent.ports import Models
+from edge_agent.ports import Models, Observer
+from edge_agent.spool import Spool
 from edge_agent.state import DeviceState
 from edge_agent.telemetry import Readings
 from oip.held import BodyBudget
@@ -31,10 +33,11 @@ BUDGET_BODIES = 4
 """How many bodies of the largest size the agent holds at once; of smaller ones accordingly more."""
 GRACE_S = 20.0
 """How long what runs may take when the agent is told to stop."""
+SPOOL = "spool.db"
 UNENROLLED = "unenrolled"
 """The device's name in answer headers while it has none."""
 
-MakeModels = Callable[[Path, AgentConfig], Models]
+MakeModels = Callable[[Path, AgentConfig, Observer], Models]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +74,26 @@ async def serve(
     _heed_signals(stopping)
     limit = settings.config.limits.max_body_bytes
     budget = BodyBudget(BUDGET_BODIES * limit, "device")
-    models = make_models(state.folder, settings.config)
+    readings = Readings()
+    spool = Spool(state.folder / SPOOL, settings.config.limits.spool_bytes)
+    gatherer = Gatherer(spool, readings.latest)
+    models = make_models(state.folder, settings.config, gatherer)
     handlers = Handlers(models, lambda: _name(state, settings.config), budget, limit)
     http = HttpServer(handlers, *settings.http, max_body_bytes=limit)
     grpc = GrpcServer(handlers, *settings.grpc, max_message_bytes=limit)
     link = Link(
-        LinkSettings(settings.hubs, settings.token, settings.config.device or "", limit, _facts()),
+        LinkSettings(
+            settings.hubs, settings.token, settings.config.device or "", limit, facts_of(settings.config)
+        ),
         state,
         models,
         budget,
-        Readings().latest,
+        readings.latest,
+        spool,
     )
 
     async def start() -> None:
+        await gatherer.start()
         at_http = Address(settings.http.host, await http.start())
         at_grpc = Address(settings.grpc.host, await grpc.start())
         await models.start()
@@ -109,6 +119,7 @@ async def serve(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await models.close()
+        await gatherer.close()
 
 
 def _name(state: DeviceState, config: AgentConfig) -> str:
@@ -128,14 +139,18 @@ def _heed_signals(stopping: asyncio.Event) -> None:
         loop.add_signal_handler(number, stop)
 
 
-def _facts() -> dict[str, str]:
-    """What people and compatibility checks want to know of the device; nothing that identifies it."""
+def facts_of(config: AgentConfig) -> dict[str, str]:
+    """What people and compatibility checks want to know of the device; nothing that identifies it. Of
+    delegates only whether one is the operator's own library, "external": it may bring operators."""
+    kinds = dict.fromkeys(one if isinstance(one, str) else "external" for one in config.delegates)
     facts = {
         "arch": platform.machine(),
         "os": platform.system().lower(),
         "python": platform.python_version(),
         "cores": str(os.cpu_count() or 1),
         "memory_mb": str(psutil.virtual_memory().total // 2**20),
+        "model_memory_mb": str(config.limits.memory_mb),
+        "delegates": ",".join(kinds),
     }
     with suppress(metadata.PackageNotFoundError):
         facts["runtime"] = f"tflite-runtime {metadata.version('tflite-runtime')}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from edge_agent.checks import Check
     from edge_agent.config import AgentConfig
     from edge_agent.delegates import DelegateSpec
-    from edge_agent.ports import Models
+    from edge_agent.ports import Models, Observer
 
 TOKEN_VARIABLE = "TIDEGATE_ENROLMENT_TOKEN"
 
@@ -198,7 +198,7 @@ def _error_of(answer: bytes) -> str:
         return ""
 
 
-def _models(folder: Path, config: AgentConfig) -> Models:
+def _models(folder: Path, config: AgentConfig, observer: Observer) -> Models:
     """The device's models, as agent.yaml wants them run; what they keep is in a folder of their own."""
     from edge_agent.runtime import RuntimeSettings
     from edge_agent.state import MODELS
@@ -207,7 +207,7 @@ def _models(folder: Path, config: AgentConfig) -> Models:
     settings = RuntimeSettings(
         delegates=_delegates(config), threads=config.threads, memory_mb=config.limits.memory_mb
     )
-    return DeviceModels(folder / MODELS, settings)
+    return DeviceModels(folder / MODELS, settings, observer)
 
 
 def _delegates(config: AgentConfig) -> tuple[DelegateSpec, ...]:

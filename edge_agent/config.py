@@ -14,7 +14,7 @@ Strict: what is not known is an error with its line.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +27,15 @@ MAX_THREADS = 64
 MAX_BODY_MB = 1024
 MIN_MEMORY_MB = 512
 MAX_MEMORY_MB = 1024 * 1024
+MIN_SPOOL_MB = 4
+"""Of which the spool's journal takes two at times."""
+MAX_SPOOL_MB = 1024
+_LIMITS = {
+    "max_body_mb": (1, MAX_BODY_MB),
+    "memory_mb": (MIN_MEMORY_MB, MAX_MEMORY_MB),
+    "spool_mb": (MIN_SPOOL_MB, MAX_SPOOL_MB),
+}
+"""Least and most of each."""
 BUILT_IN_DELEGATES = ("xnnpack", "builtin")
 
 
@@ -40,15 +49,21 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`max_body_mb`: the largest request, in MiB. `memory_mb`: the address space of one worker process, in
-    MiB, of which the runtime takes some 400 before it has a model."""
+    """In MiB. `max_body_mb`: the largest request. `memory_mb`: the address space of one worker process, of
+    which the runtime takes some 400 before it has a model. `spool_mb`: what waits to be delivered to the
+    hub, on disk."""
 
     max_body_mb: int = 64
     memory_mb: int = 2048
+    spool_mb: int = 16
 
     @property
     def max_body_bytes(self) -> int:
         return self.max_body_mb * 2**20
+
+    @property
+    def spool_bytes(self) -> int:
+        return self.spool_mb * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +145,12 @@ class _Reader:
         return AgentConfig(device, delegates, threads, limits)
 
     def _limits(self, value: Any, line: int) -> Limits:
-        body, memory = Limits().max_body_mb, Limits().memory_mb
-        for key, number, at in self._entries(value, line, "limits", ("max_body_mb", "memory_mb")):
-            if key == "max_body_mb":
-                body = self._integer(key, number, at, 1, MAX_BODY_MB) or body
-            else:
-                memory = self._integer(key, number, at, MIN_MEMORY_MB, MAX_MEMORY_MB) or memory
-        return Limits(body, memory)
+        limits = Limits()
+        for key, number, at in self._entries(value, line, "limits", tuple(_LIMITS)):
+            given = self._integer(key, number, at, *_LIMITS[key])
+            if given is not None:
+                limits = replace(limits, **{key: given})
+        return limits
 
     def _delegates(self, value: Any, line: int) -> tuple[Library | str, ...]:
         if not isinstance(value, list) or not value:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from edgewire.allowed import NOTHING
 from edgewire.places import Place
+from edgewire.signals import Array
 from edgewire.v1 import edge_pb2
 
 Fetch = Callable[[str, int], AsyncGenerator[bytes, None]]
@@ -37,10 +39,13 @@ class Models(Protocol):
     on one loop.
     """
 
-    async def infer(self, request: bytes, timeout_s: float) -> bytes:
+    async def infer(self, request: bytes, timeout_s: float, asked: str | None = NOTHING) -> bytes:
         """A serialized ModelInferRequest to a serialized ModelInferResponse. Validates by proto/oip, so
         raises OipError in the words that every route uses; UNKNOWN_MODEL, MODEL_UNAVAILABLE (not
-        active, or its worker is gone), DEADLINE. A cancelled task frees its caller at once."""
+        active, or its worker is gone), DEADLINE. A cancelled task frees its caller at once.
+
+        `asked`: where the request's data may go, as text of edgewire.allowed; None where its caller, on the
+        device itself, leaves that to the model."""
         ...
 
     def metadata(self, model: str, version: str) -> bytes:
@@ -78,3 +83,35 @@ class Models(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class Served(NamedTuple):
+    """What answers: a version of a model, and its file."""
+
+    model: str
+    version: str
+    digest: str
+
+
+Seen = Callable[[Mapping[str, Array], Mapping[str, Array]], None]
+"""Given a request's inputs and the model's outputs."""
+
+
+class Observer(Protocol):
+    """Sees what becomes of every inference. Implemented by edge_agent.analytics, called by
+    edge_agent.update."""
+
+    def desire(self, desired: edge_pb2.Desired, there: Place | None) -> None:
+        """What is to be gathered, by the word of a hub whose gateway is `there`."""
+        ...
+
+    async def observe(
+        self,
+        served: Served,
+        request: bytes,
+        asked: str | None,
+        timeout_s: float,
+        infer: Callable[[Seen], Awaitable[bytes]],
+    ) -> bytes:
+        """What `infer` gives or raises. The others as of `Models.infer`."""
+        ...

@@ -4,7 +4,9 @@
     credential        256 bits as hex, made before enrolment and never written again
     enrolment.json    name, site, labels and the root of trust for updates, as the hub gave them
 
-Every write goes to a temporary file that is synced and renamed, so a full disk or a power cut leaves
+    spool.db          what was counted and not yet delivered; the spool's own
+
+Every other write goes to a temporary file that is synced and renamed, so a full disk or a power cut leaves
 the old content. Files of other rooms (models) lie in folders of their own.
 """
 

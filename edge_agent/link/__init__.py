@@ -5,6 +5,7 @@
     session   one stream: the hub's messages in, what is to be done out (pure)
     messages  a request's trace context, spans and place (pure)
     client    the calls over grpc.aio: enrol, connect, fetch
+    deliver   what was counted and kept, on calls of its own
     runner    keeps a stream up for as long as the agent lives, and does what its session says
 
 Times are durations of the monotonic clock: the device's wall clock may be wrong by decades or jump.

@@ -14,10 +14,12 @@ import edge_agent
 from edge_agent.faults import unexpected
 from edge_agent.link import client
 from edge_agent.link.client import CallEnded, EnrolmentRefused
+from edge_agent.link.deliver import Deliverer
 from edge_agent.link.dialing import Dialing, Setback
 from edge_agent.link.session import Session, Welcomed
 from edge_agent.link.stream import Stream, Telemetry
 from edge_agent.ports import Hub, Models
+from edge_agent.spool import Spool
 from edge_agent.state import DeviceState, Enrolment, StateError
 from edgewire.places import Place, Tier
 from edgewire.v1 import edge_pb2
@@ -39,7 +41,8 @@ class LinkSettings:
 
 
 class Link:
-    """Serves `models` to whichever hub takes this device. Lives on one loop; `rng` spreads reconnects."""
+    """Serves `models` to whichever hub takes this device, and delivers `spool` to it. Lives on one loop; `rng`
+    spreads reconnects."""
 
     def __init__(
         self,
@@ -48,6 +51,7 @@ class Link:
         models: Models,
         budget: BodyBudget,
         telemetry: Telemetry,
+        spool: Spool,
         rng: Random | None = None,
     ) -> None:
         self._settings = settings
@@ -55,7 +59,10 @@ class Link:
         self._models = models
         self._budget = budget
         self._telemetry = telemetry
-        self._dialing = Dialing(settings.hubs, rng or Random())
+        self._spool = spool
+        rng = rng or Random()
+        self._dialing = Dialing(settings.hubs, rng)
+        self._deliverer = Deliverer(spool, state.credential, rng)
         self._hub = settings.hubs[0]
         self._stream: Stream | None = None
         self._up_since: float | None = None
@@ -125,17 +132,25 @@ class Link:
         hello = edge_pb2.Hello(agent_version=edge_agent.__version__, facts=self._settings.facts)
         session = Session(place, hello, max_body_bytes=self._settings.max_body_bytes, budget=self._budget)
 
+        delivering: list[asyncio.Task[None]] = []
+
         def welcomed(by: Welcomed) -> Hub:
             self._hub = hub
             self._up_since = time.monotonic()
             self._tell(logging.INFO, f"connected to gateway {by.gateway!r} at {hub}")
+            delivering.append(
+                asyncio.create_task(self._deliverer.run(hub, by.place), name="tidegate deliver")
+            )
             return Hub(self.fetch, self.metadata, place, by.place, enrolment.root, self._state.pin)
 
-        self._stream = Stream(session, self._models, self._telemetry, welcomed)
+        self._stream = Stream(session, self._models, self._telemetry, lambda: self._spool.waiting, welcomed)
         try:
             await self._stream.run(hub, self._state.credential)
         finally:
             self._stream = None
+            for task in delivering:
+                task.cancel()
+            await asyncio.gather(*delivering, return_exceptions=True)
 
     async def _pause(self, end: CallEnded) -> None:
         """Say what happened, once, and wait until it is time to try again."""

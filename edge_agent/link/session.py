@@ -56,12 +56,13 @@ class Desire:
 @dataclass(frozen=True, slots=True)
 class Start:
     """Run this serialized ModelInferRequest, which arrived at the monotonic instant `arrived`, and be
-    done by `deadline`."""
+    done by `deadline`. `allowed` is its set of places, as text."""
 
     id: int
     request: bytes = field(repr=False)
     arrived: float
     deadline: float
+    allowed: str
     traceparent: str
 
 
@@ -80,6 +81,7 @@ class _Inference:
     size: int
     arrived: float
     deadline: float
+    allowed: str
     traceparent: str
     share: BodyShare
     # One buffer: kept one by one, a million pieces of a byte would take fifty times their size.
@@ -140,9 +142,12 @@ class Session:
         telemetry: edge_pb2.Telemetry,
         models: Iterable[edge_pb2.ModelState],
         trials: Iterable[edge_pb2.Trial] = (),
+        spooled: int = 0,
     ) -> None:
-        """Send how the device, its models and its trials are."""
-        self.outbox.heartbeat(edge_pb2.Heartbeat(telemetry=telemetry, models=models, trials=trials))
+        """Send how the device, its models and its trials are, and how many records wait in its spool."""
+        self.outbox.heartbeat(
+            edge_pb2.Heartbeat(telemetry=telemetry, models=models, trials=trials, spooled=spooled)
+        )
 
     def answered(self, id: int, response: bytes, spans: Iterable[edge_pb2.Span] = ()) -> None:
         """Send an inference's serialized ModelInferResponse; one that is not open is dropped."""
@@ -213,7 +218,7 @@ class Session:
             self._put_error(infer.id, error, ())
             return []
         deadline = now + infer.timeout_ms / 1000
-        self._open[infer.id] = _Inference(infer.size, now, deadline, infer.traceparent, share)
+        self._open[infer.id] = _Inference(infer.size, now, deadline, infer.allowed, infer.traceparent, share)
         return [] if infer.size else self._start(infer.id)
 
     def _admit(self, infer: edge_pb2.Infer) -> None:
@@ -263,7 +268,16 @@ class Session:
         inference.started = True
         request = bytes(inference.body)
         inference.body.clear()
-        return [Start(id, request, inference.arrived, inference.deadline, inference.traceparent)]
+        return [
+            Start(
+                id,
+                request,
+                inference.arrived,
+                inference.deadline,
+                inference.allowed,
+                inference.traceparent,
+            )
+        ]
 
     def _cancel(self, id: int) -> list[Effect]:
         self.outbox.drop(id)

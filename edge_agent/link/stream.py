@@ -31,7 +31,7 @@ Telemetry = Callable[[], Awaitable[edge_pb2.Telemetry]]
 class Stream:
     """A session on a call to `hub`. Everything that it started has ended when `run` has.
 
-    `welcomed` is called once the hub has taken the device, and gives what is handed to `models` with each
+    `spooled` gives how many records wait to be delivered. `welcomed` is called once the hub has taken the device, and gives what is handed to `models` with each
     desired state.
     """
 
@@ -40,11 +40,13 @@ class Stream:
         session: Session,
         models: Models,
         telemetry: Telemetry,
+        spooled: Callable[[], int],
         welcomed: Callable[[Welcomed], Hub],
     ) -> None:
         self.session = session
         self._models = models
         self._telemetry = telemetry
+        self._spooled = spooled
         self._welcomed = welcomed
         self._hub: Hub | None = None
         self._heartbeat_s = 0.0
@@ -134,7 +136,7 @@ class Stream:
             telemetry = await self._telemetry()
             telemetry.inflight = self._models.inflight
             told = self._states()
-            self.session.heartbeat(telemetry, *told)
+            self.session.heartbeat(telemetry, *told, self._spooled())
             self._wake.set()
             due = time.monotonic() + self._heartbeat_s
             while (left := due - time.monotonic()) > 0 and self._states() == told:
@@ -173,7 +175,8 @@ class Stream:
         response = b""
         try:
             async with asyncio.timeout_at(start.deadline):
-                response = await self._models.infer(start.request, max(0.0, start.deadline - began))
+                left = max(0.0, start.deadline - began)
+                response = await self._models.infer(start.request, left, start.allowed)
         except TimeoutError:
             error = OipError(Reason.DEADLINE, "the deadline passed before an answer came")
         except OipError as raised:

@@ -10,8 +10,9 @@ from typing import Protocol
 
 import edge_agent
 from edge_agent.faults import unexpected
-from edge_agent.local.options import Metadata, deadline_ms
+from edge_agent.local.options import Metadata, deadline_ms, names_class
 from edge_agent.ports import Models
+from edgewire.allowed import NOTHING
 from edgewire.places import Tier
 from oip import codec
 from oip.errors import OipError
@@ -167,7 +168,7 @@ class Handlers:
     async def _infer(self, message: bytes, call: Call) -> tuple[bytes, tuple[tuple[str, str], ...]]:
         headers = (("tidegate-endpoint", self._name()), ("tidegate-tier", Tier.DEVICE.value))
         left = _deadline(call) - time.monotonic()
-        return await self._models.infer(message, max(left, 0.0)), headers
+        return await self._models.infer(message, max(left, 0.0), _asked(call)), headers
 
 
 def _deadline(call: Call) -> float:
@@ -177,6 +178,12 @@ def _deadline(call: Call) -> float:
     default_s = INFER_TIMEOUT_S if call.method == "ModelInfer" else ANSWER_TIMEOUT_S
     given = [d for d in (call.deadline, None if option_ms is None else call.received + option_ms / 1000) if d]
     return min(given, default=call.received + default_s)
+
+
+def _asked(call: Call) -> str | None:
+    """The caller's own set of places. The device does not know what its class allows, so that nothing is
+    gathered of such a request."""
+    return NOTHING if names_class(call.metadata) else None
 
 
 async def _named(call: Call) -> tuple[str, str]:

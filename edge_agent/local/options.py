@@ -49,6 +49,11 @@ def deadline_ms(metadata: Metadata) -> float | None:
     return _number(given["deadline-ms"]) if "deadline-ms" in given else None
 
 
+def names_class(metadata: Metadata) -> bool:
+    """Whether a call, its options checked, names a privacy class of its own."""
+    return any(key == "tidegate-privacy" for key, _ in metadata)
+
+
 def _number(value: str) -> float:
     number = float(value) if _DECIMAL.fullmatch(value) else 0.0
     if not 0.0 < number <= MAX_DEADLINE_MS:

@@ -2,7 +2,6 @@
 
     settings    how a device runs models
     frames      messages between agent and worker: a JSON header, then tensors as they are; no I/O
-    golden      golden vectors: inputs, and the outputs that they must give
     engine      an interpreter by the first delegate that works, bound by names
     worker      the process: checks, loads, answers, one request after the other
     process     the agent's end of one worker

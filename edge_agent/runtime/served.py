@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from edge_agent.faults import unexpected
+from edge_agent.ports import Seen
 from edge_agent.runtime.frames import Array
 from edge_agent.runtime.launch import Artifact, Launched, TrialFailed, launch, signature_of
 from edge_agent.runtime.process import Loaded, RunRefused, WorkerEnded
@@ -39,6 +40,7 @@ model that needs a new one for each, about 15 MB, another worker takes over."""
 @dataclass(eq=False, slots=True)
 class _Job:
     work: InferWork
+    seen: Seen | None
     answer: asyncio.Future[bytes] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -104,8 +106,8 @@ class ServedModel:
         """None while there is none."""
         return None if self.trouble else self._worker.pid
 
-    async def infer(self, request: bytes, timeout_s: float) -> bytes:
-        """As `ports.Models.infer`, of this model."""
+    async def infer(self, request: bytes, timeout_s: float, seen: Seen | None = None) -> bytes:
+        """As `ports.Models.infer`, of this model. `seen` is called once there is an answer."""
         work = parse_request(request, self.signature)
         if not self.ready:
             raise self._unavailable(self.trouble or "it is stopping")
@@ -115,7 +117,7 @@ class ServedModel:
                 f"Model {shown(self.artifact.model)} has {len(self._jobs)} requests waiting on this device; "
                 "try again later.",
             )
-        job = _Job(work)
+        job = _Job(work, seen)
         self._jobs.add(job)
         self._idle.clear()
         if self._batching:
@@ -263,6 +265,8 @@ class ServedModel:
         except OipError as fault:
             _refuse(job, fault)
         else:
+            if job.seen is not None:
+                job.seen(job.work.inputs, outputs)
             job.answer.set_result(response)
 
     def _refused(self, work: InferWork, fault: RunRefused) -> OipError:

@@ -58,8 +58,8 @@ class _Worker:
         # Imported behind the memory limit: native code belongs under it.
         from edge_agent.delegates import DelegateSpec
         from edge_agent.runtime.engine import Engine, EngineFailed, RunFailed, zeros
-        from edge_agent.runtime.golden import GoldenFailed, check_finite, check_golden, read_golden
         from edgewire.modelfile import BadModel, read_model
+        from oip.golden import GoldenFailed, check_finite, check_golden, read_golden
 
         chain = [DelegateSpec(**entry) for entry in header["chain"]]
         try:
@@ -118,7 +118,7 @@ class _Worker:
     def _measure(self, engine: Engine, header: Mapping[str, Any]) -> None:
         """How long runs on the golden inputs take, one after the other; on zeros where there are none."""
         from edge_agent.runtime.engine import RunFailed, zeros
-        from edge_agent.runtime.golden import GoldenFailed, inputs_of
+        from oip.golden import GoldenFailed, inputs_of
 
         took: list[float] = []
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_agent.faults import unexpected
-from edge_agent.ports import Hub
+from edge_agent.ports import Hub, Observer, Served
 from edge_agent.runtime import RuntimeSettings
 from edge_agent.runtime.launch import TrialFailed
 from edge_agent.update import decide, events
@@ -22,6 +22,7 @@ from edge_agent.update.fetch import NotBrought
 from edge_agent.update.plan import Phase, Slot, State, Target, kept, with_active
 from edge_agent.update.serving import Serving, serving, state_of
 from edge_agent.update.trials import Trials
+from edgewire.allowed import NOTHING
 from edgewire.v1 import edge_pb2
 from oip.errors import OipError
 from oip.names import shown, version_fault
@@ -45,7 +46,10 @@ class DeviceModels:
     Everything runs on the loop that `start` runs on.
     """
 
-    def __init__(self, folder: Path, settings: RuntimeSettings | None = None) -> None:
+    def __init__(
+        self, folder: Path, settings: RuntimeSettings | None = None, observer: Observer | None = None
+    ) -> None:
+        self._observer = observer
         self._settings = settings or RuntimeSettings()
         self._disk = Disk(folder)
         self._bringing = Bringing(self._disk, folder / TRUST, self._settings.max_artifact_mb * 2**20)
@@ -89,14 +93,22 @@ class DeviceModels:
         """As `ports.Models.desire`."""
         if self._closed:
             return
+        if self._observer is not None:
+            self._observer.desire(desired, hub.there)
         self._bringing.hub = hub
         self._trials.desire(_targets(desired.trials, "to be tried on"))
         self._happened(events.Desired(_targets(desired.models, "of")))
 
-    async def infer(self, request: bytes, timeout_s: float) -> bytes:
+    async def infer(self, request: bytes, timeout_s: float, asked: str | None = NOTHING) -> bytes:
         """As `ports.Models.infer`."""
         view = scan_request(request)
-        return await self._serves(view.model_name, view.model_version).served.infer(request, timeout_s)
+        entry = self._serves(view.model_name, view.model_version)
+        if self._observer is None:
+            return await entry.served.infer(request, timeout_s)
+        served = Served(entry.target.model, entry.target.version, entry.target.digest)
+        return await self._observer.observe(
+            served, request, asked, timeout_s, lambda seen: entry.served.infer(request, timeout_s, seen)
+        )
 
     def metadata(self, model: str, version: str) -> bytes:
         return self._serves(model, version).metadata

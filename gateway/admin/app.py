@@ -14,13 +14,16 @@ from starlette.exceptions import HTTPException
 
 from gateway.admin.devices import device_calls
 from gateway.admin.measuring import measuring_calls
+from gateway.admin.models import model_calls
 from gateway.admin.plane import PREFIX, ControlPlane
+from gateway.admin.rollouts import rollout_calls
 from gateway.admin.routing import routing_calls
 from gateway.admin.running import running_calls
+from gateway.admin.updates import update_calls
 from oip.errors import OipError
 from oip.reasons import Reason
 
-NOT_SERVED = (*(f"{PREFIX}/{name}" for name in ("rollouts", "updates", "costs")), "/console")
+NOT_SERVED = (*(f"{PREFIX}/{name}" for name in ("costs",)), "/console")
 """Paths of later versions."""
 
 
@@ -33,7 +36,15 @@ def operator_app(control: ControlPlane, version: str) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    for calls in (running_calls, routing_calls, device_calls, measuring_calls):
+    for calls in (
+        running_calls,
+        model_calls,
+        routing_calls,
+        device_calls,
+        measuring_calls,
+        rollout_calls,
+        update_calls,
+    ):
         app.include_router(calls(control), prefix=PREFIX)
 
     async def not_served(request: Request) -> None:

@@ -63,6 +63,36 @@ class MeasureQuery(Body):
     version: Text = ""
 
 
+class FileQuery(Body):
+    """A model file that was uploaded, and its golden vectors, by their digests."""
+
+    format: Text
+    digest: Text
+    golden: Text | None = None
+
+
+class ReleaseQuery(Body):
+    """The release that is to be made. `files` by slot: a format, or the name of the endpoint that the file is
+    for. Without `version` it gets the next number."""
+
+    files: Annotated[dict[Text, FileQuery], Field(min_length=1, max_length=32)]
+    version: Text | None = None
+
+
+class UpdateQuery(Body):
+    """The model that is to be updated."""
+
+    model: Annotated[Text, Field(min_length=1)]
+
+
+class RolloutQuery(Body):
+    """Which release to roll out; `force`: even if its gate did not pass it."""
+
+    model: Annotated[Text, Field(min_length=1)]
+    version: Annotated[Text, Field(min_length=1)]
+    force: bool = False
+
+
 class ControlPlane(Protocol):
     """What the operator API asks for. Views are JSON-ready; failures are OipError."""
 
@@ -71,6 +101,14 @@ class ControlPlane(Protocol):
     async def endpoints_view(self) -> list[dict[str, Any]]: ...
 
     async def models_view(self) -> list[dict[str, Any]]: ...
+
+    async def upload_artifact(self, content: bytes) -> dict[str, Any]: ...
+
+    async def push_release(self, model: str, query: ReleaseQuery) -> dict[str, Any]:
+        """The release that was made, or is there already with the same files."""
+        ...
+
+    async def compat_view(self, model: str | None, version: str | None) -> list[dict[str, Any]]: ...
 
     async def route(self, query: RouteQuery) -> dict[str, Any]:
         """The decision record that such a request would get now. Sends nothing."""
@@ -95,3 +133,33 @@ class ControlPlane(Protocol):
         ...
 
     async def measurement(self, number: str) -> dict[str, Any]: ...
+
+    async def updates_view(self) -> dict[str, Any]: ...
+
+    async def update_view(self, id: str) -> dict[str, Any]: ...
+
+    async def start_update(self, model: str) -> dict[str, Any]:
+        """Begin an update without drift; returns at once."""
+        ...
+
+    async def cancel_update(self, id: str) -> dict[str, Any]: ...
+
+    async def retry_update(self, id: str) -> dict[str, Any]: ...
+
+    async def samples_view(self, model: str) -> list[dict[str, Any]]:
+        """What is known of each sample, but never what is in it."""
+        ...
+
+    async def rollouts_view(self) -> list[dict[str, Any]]: ...
+
+    async def rollout_view(self, id: str) -> dict[str, Any]: ...
+
+    async def start_rollout(self, query: RolloutQuery) -> dict[str, Any]:
+        """Begin a rollout; its view."""
+        ...
+
+    async def pause_rollout(self, id: str) -> dict[str, Any]: ...
+
+    async def resume_rollout(self, id: str) -> dict[str, Any]: ...
+
+    async def abort_rollout(self, id: str) -> dict[str, Any]: ...

@@ -58,7 +58,16 @@ CHANNEL_OPTIONS = (
 )
 
 _SERVICE = "/inference.GRPCInferenceService/"
-_RPCS = ("ModelInfer", "ServerLive", "ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics")
+_RPCS = (
+    "ModelInfer",
+    "ServerLive",
+    "ModelReady",
+    "ModelMetadata",
+    "ModelConfig",
+    "ModelStatistics",
+    "RepositoryModelLoad",
+    "RepositoryModelUnload",
+)
 
 
 Metadata = Sequence[tuple[str, str]]

@@ -2,11 +2,11 @@
 
 At zero replicas a request waits for the first one, within its own time. What the models take and give
 is known before that: each file is opened once, elsewhere, when the endpoint starts, and a request
-carries the digest of the file that it was held against.
+carries the digests of the files that it was held against.
 
-Two tasks keep it: one asks Serve every second how the pool is doing, which wakes no replica, and has it
-try anew, after longer and longer pauses, when it has given up on starting the pool; the other looks
-again at files that could not be opened.
+Its keeper asks Serve every second how the pool is doing, which wakes no replica, and has it try anew,
+after longer and longer pauses, when it has given up on starting the pool; it looks again at files that
+could not be opened, and moves the pool to other releases.
 
 Requests to a replica that dies fail; the router may pass one on that the replica never confirmed. That
 harms nobody, because what a pool runs is a function of its inputs.
@@ -16,61 +16,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
-from gateway.backends._pool_counts import PoolCounts
+from gateway.backends._pool_keeper import PoolKeeper
+from gateway.backends._pool_models import PoolModels, verdict
 from gateway.core.config import EndpointConfig
 from gateway.core.errors import AttemptError
 from gateway.core.ports import Health, ModelHealth, Permit, Surroundings
+from gateway.core.release import Release
 from gateway.pool.config import PoolConfig
-from gateway.pool.settings import DEPLOYMENT, app_name, settings_of
-from gateway.pool.status import PoolStatus, down_because, read_status
+from gateway.pool.settings import settings_of
+from gateway.pool.status import down_because
 from oip.codec import config_of, metadata_of, statistics_of
 from oip.errors import OipError
 from oip.reasons import STATUS, Reason
 from oip.scan import scan_request
 
-if TYPE_CHECKING:
-    from gateway.pool.inspection import Inspected
-
-logger = logging.getLogger(__name__)
-T = TypeVar("T")
-Key = tuple[str, str]
-
-LOOK_S = 1.0
-"""How often the keeper looks at the pool."""
-CLOSE_S = 2.0
-"""How long the end of a closed handle is waited for."""
 STALE_S = 5.0
 """A look older than this says nothing any more: Serve does not answer."""
-FIRST_PAUSE_S = 2.0
-LONGEST_PAUSE_S = 60.0
-_ELSEWHERE = frozenset(
-    {Reason.UNAVAILABLE, Reason.MODEL_UNAVAILABLE, Reason.OVERLOADED, Reason.UNKNOWN_MODEL}
-)
-"""Reasons of a replica that another place need not share."""
-
-
-class _Pause:
-    """Longer and longer pauses between tries."""
-
-    def __init__(self) -> None:
-        self._length = FIRST_PAUSE_S
-        self.until = 0.0
-
-    def over(self, now: float) -> bool:
-        return now >= self.until
-
-    def begin(self, now: float) -> None:
-        self.until = now + self._length
-        self._length = min(2 * self._length, LONGEST_PAUSE_S)
-
-    def end(self) -> None:
-        self._length, self.until = FIRST_PAUSE_S, 0.0
+OTHER_S = 0.05
+"""How soon another replica is asked while they are replaced."""
 
 
 class PoolEndpoint:
@@ -82,49 +49,24 @@ class PoolEndpoint:
     def __init__(self, config: EndpointConfig, surroundings: Surroundings) -> None:
         assert isinstance(config, PoolConfig)
         self._config = config
-        self._settings = settings_of(surroundings.config, config)
-        self._variants = {(v.model, v.version): v for v in self._settings.variants}
-        self._found: dict[Key, Inspected] = {}
-        self._broken: dict[Key, str] = {}
-        """Why a replica could not run a variant, until one can."""
-        self._pauses = {key: _Pause() for key in self._variants}
-        self._restart = _Pause()
-        self._counts = {key: PoolCounts() for key in self._variants}
-        self._status = PoolStatus(deployed=False)
-        self._looked_at: float | None = None
-        """When the pool's status was last had."""
-        self._starting_since: float | None = None
-        """Since when replicas start and none runs."""
-        self._handle: Any = None
-        self._keepers: list[asyncio.Task[None]] = []
+        self._models = PoolModels(settings_of(surroundings.config, config))
+        self._keeper = PoolKeeper(config, surroundings.state_dir, self._models)
         self._responses: set[Any] = set()
-        self._looked = asyncio.Event()
         self._closed = False
-        # Serve's client blocks; on a thread of its own it holds up nothing else when Serve is gone.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"pool-{config.name}")
 
     async def start(self) -> None:
-        """Begin to look at the pool and its files."""
-        self._keepers = [
-            asyncio.create_task(self._again(work), name=f"keep {self._config.name}")
-            for work in (self._look, self._inspect)
-        ]
+        """Begin to deploy the pool, and to look at it and its files."""
+        self._keeper.start()
 
     async def close(self) -> None:
         """End the calls that run, with an AttemptError."""
         self._closed = True
         for response in [*self._responses]:
             _cancel(response)
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            # Its router would go on telling Serve of its load for as long as this process lives.
-            with contextlib.suppress(Exception):
-                async with asyncio.timeout(CLOSE_S):
-                    await handle.shutdown_async()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        await self._keeper.close()
+
+    async def follow(self, model: str, release: Release, content: bytes, golden: bytes | None) -> str:
+        return await self._keeper.follow(model, release, content, golden)
 
     async def infer(
         self, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float, permit: Permit
@@ -136,98 +78,76 @@ class PoolEndpoint:
         try:
             view = scan_request(body)
         except OipError as error:
-            raise _verdict(error.reason, error.message, sent=False) from None
-        key = self._key(view.model_name, view.model_version)
-        found = self._signed(key)
+            raise verdict(error.reason, error.message, sent=False) from None
+        key = self._models.key(view.model_name, view.model_version)
         began = time.monotonic()
-        answer = await self._call(timeout_s, body, *key, found.digest, time.time() + timeout_s)
-        counts = self._counts[key]
+        ends = began + timeout_s
+        while True:
+            accepted = self._models.accepted(key, view.model_version if not key[1] else "")
+            left = ends - time.monotonic()
+            answer = await self._call(left, body, key, accepted, time.time() + left)
+            if len(answer) > 2 or Reason(answer[0]) is not Reason.UNKNOWN_VERSION:
+                break
+            # Of a replica that is being replaced, or has been a moment ago; another one is asked.
+            if not self._keeper.settling:
+                raise verdict(Reason.MODEL_UNAVAILABLE, answer[1], sent=False)
+            await asyncio.sleep(min(OTHER_S, max(0.0, ends - time.monotonic())))
+        counts = self._models.counts[key]
         if len(answer) == 2:
             reason, message = Reason(answer[0]), answer[1]
             counts.failed(time.monotonic() - began)
             if reason is Reason.MODEL_UNAVAILABLE:
-                self._broken[key] = message
-                self._pauses[key].begin(time.monotonic())
-            raise _verdict(reason, message, sent=True)
+                self._models.failed(key, message, time.monotonic())
+            raise verdict(reason, message, sent=True)
         response, *figures = answer
         counts.answered(time.monotonic() - began, *figures)
-        if self._broken.pop(key, None) is not None:
-            self._pauses[key].end()
+        self._models.ran(key)
         return response
 
     async def health(self, models: Sequence[tuple[str, str]], timeout_s: float) -> Health:
         """Up means that a replica runs, or that a request may expect one to be started for it."""
-        if self._looked_at is None:
+        keeper = self._keeper
+        if keeper.looked_at is None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
-                    await self._looked.wait()
+                    await keeper.looked.wait()
         now = time.monotonic()
-        if self._looked_at is None or now - self._looked_at > STALE_S:
+        if keeper.looked_at is None or now - keeper.looked_at > STALE_S:
             return Health(up=False, detail="Ray Serve does not say how it is")
-        replicas = {"running": self._status.running, "starting": self._status.starting}
-        starting_s = 0.0 if self._starting_since is None else now - self._starting_since
-        down = down_because(self._status, starting_s, self._config.replicas.min)
+        status = keeper.status
+        replicas = {"running": status.running, "starting": status.starting}
+        starting_s = 0.0 if keeper.starting_since is None else now - keeper.starting_since
+        down = down_because(status, starting_s, 0 if keeper.moving else self._config.replicas.min)
         if down:
             return Health(up=False, detail=down, replicas=replicas)
-        troubles = [f"{key[0]}: {why}" for key in self._variants if (why := self._trouble(key, now))]
-        ready = tuple(
-            ModelHealth(model, version, self._ready(model, version, now)) for model, version in models
-        )
-        detail = "; ".join(troubles) or self._status.reason
+        detail = "; ".join(self._models.troubles(now)) or status.reason
+        ready = tuple(self._model_health(model, version, now) for model, version in models)
         return Health(up=True, detail=detail, models=ready, replicas=replicas)
 
     async def model_metadata(self, model: str, version: str, timeout_s: float) -> bytes:
-        key = self._key(model, version)
-        found = self._signed(key)
-        return metadata_of(*key, self._config.runtime, found.signature)
+        key = self._models.key(model, version)
+        told = version or self._models.variant(key).version
+        return metadata_of(key[0], told, self._config.runtime, self._models.signature(key))
 
     async def model_config(self, model: str, version: str, timeout_s: float) -> bytes:
-        key = self._key(model, version)
-        found = self._signed(key)
-        batching = self._variants[key].batching
+        key = self._models.key(model, version)
+        batching = self._models.variant(key).batching
         delay_us = None if batching is None else round(batching.delay_ms * 1000)
-        return config_of(key[0], self._config.runtime, found.signature, delay_us)
+        return config_of(key[0], self._config.runtime, self._models.signature(key), delay_us)
 
     async def statistics(self, model: str, version: str, timeout_s: float) -> bytes:
-        """What passed through this gateway: the replicas' own counts would end with them."""
-        key = self._key(model, version)
-        return statistics_of(*key, self._counts[key].counters())
+        """What passed through this gateway, of every release of a model: the replicas' own counts would end
+        with them."""
+        key = self._models.key(model, version)
+        told = self._models.variant(key).version
+        return statistics_of(key[0], told, self._models.counts[key].counters())
 
-    def _key(self, model: str, version: str) -> Key:
-        """The variant that is meant; without a version the highest. Raises AttemptError."""
-        if version and (model, version) in self._variants:
-            return model, version
-        versions = [key for key in self._variants if key[0] == model]
-        if version or not versions:
-            which = f"'{model}' version '{version}'" if versions else f"'{model}'"
-            message = f"Request for unknown model: {which} is not found"
-            raise _verdict(Reason.UNKNOWN_MODEL, message, sent=False)
-        return max(versions, key=lambda key: int(key[1]))
-
-    def _signed(self, key: Key) -> Any:
-        """What was found in a variant's file, its signature for one. Raises AttemptError."""
-        found = self._found.get(key)
-        if found is None or found.signature is None:
-            why = "has not been looked at yet" if found is None else f"cannot be served: {found.failure}"
-            raise _verdict(
-                Reason.MODEL_UNAVAILABLE, f"Model {key[0]} on endpoint {self._config.name} {why}.", sent=False
-            )
-        return found
-
-    def _ready(self, model: str, version: str, now: float) -> bool:
+    def _model_health(self, model: str, version: str, now: float) -> ModelHealth:
         try:
-            return not self._trouble(self._key(model, version), now)
+            key = self._models.key(model, version)
         except AttemptError:
-            return False
-
-    def _trouble(self, key: Key, now: float) -> str:
-        """Why a variant is not to be asked now, "" for one that is."""
-        found = self._found.get(key)
-        if found is None:
-            return "not looked at yet"
-        if found.failure:
-            return found.failure
-        return "" if self._pauses[key].over(now) else self._broken.get(key, "")
+            return ModelHealth(model, version, False)
+        return ModelHealth(model, version, not self._models.trouble(key, now), self._models.versions(key))
 
     async def _call(self, timeout_s: float, *args: Any) -> Any:
         """One call of a replica. Raises AttemptError, and nothing else but cancellation."""
@@ -239,11 +159,11 @@ class PoolEndpoint:
             RequestCancelledError,
         )
 
-        if self._handle is None:
+        if self._keeper.handle is None:
             raise self._failed(Reason.UNAVAILABLE, "is not deployed yet", sent=False, retryable=True)
         response: Any = None
         try:
-            response = self._handle.infer.remote(*args)
+            response = self._keeper.handle.infer.remote(*args)
             self._responses.add(response)
             async with asyncio.timeout(timeout_s):
                 answer = await response
@@ -251,7 +171,9 @@ class PoolEndpoint:
             response = None
             return answer
         except TimeoutError:
-            words = "did not answer in time" if self._status.running else "had no replica running in time"
+            words = (
+                "did not answer in time" if self._keeper.status.running else "had no replica running in time"
+            )
             raise self._failed(Reason.DEADLINE, words, sent=True, retryable=False) from None
         except BackPressureError:
             raise self._failed(
@@ -277,58 +199,6 @@ class PoolEndpoint:
                 self._responses.discard(response)
                 _cancel(response)
 
-    async def _again(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do it every LOOK_S. Serve may be gone or not there yet: `health` says so once the last look is
-        old."""
-        while True:
-            try:
-                await work()
-            except Exception as error:
-                logger.debug("pool %s: %s", self._config.name, type(error).__name__)
-            await asyncio.sleep(LOOK_S)
-
-    async def _look(self) -> None:
-        self._status = status = await self._blocking(read_status, self._config.name)
-        self._looked_at = now = time.monotonic()
-        if self._handle is None and status.deployed:
-            from ray import serve
-
-            self._handle = await self._blocking(
-                serve.get_deployment_handle, DEPLOYMENT, app_name(self._config.name)
-            )
-        if status.running or not status.starting:
-            self._starting_since = None
-        elif self._starting_since is None:
-            self._starting_since = now
-        if status.running:
-            self._restart.end()
-        self._looked.set()
-        await self._start_again()
-
-    async def _inspect(self) -> None:
-        from gateway.pool.inspection import inspect
-
-        for key, variant in self._variants.items():
-            found, now = self._found.get(key), time.monotonic()
-            if (found is None or found.failure) and self._pauses[key].over(now):
-                self._found[key] = seen = await inspect(self._settings, variant)
-                if seen.failure:
-                    self._pauses[key].begin(time.monotonic())
-                else:
-                    self._pauses[key].end()
-
-    async def _start_again(self) -> None:
-        from gateway.pool.deploy import deploy_again
-
-        now = time.monotonic()
-        if self._status.failed and not self._status.running and self._restart.over(now):
-            if self._restart.until:
-                await self._blocking(deploy_again, self._config, self._settings)
-            self._restart.begin(now)
-
-    async def _blocking(self, work: Callable[..., T], *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
-
     def _failed(self, reason: Reason, words: str, *, sent: bool, retryable: bool) -> AttemptError:
         return AttemptError(
             reason,
@@ -337,13 +207,6 @@ class PoolEndpoint:
             sent=sent,
             retryable=retryable,
         )
-
-
-def _verdict(reason: Reason, message: str, *, sent: bool) -> AttemptError:
-    """A replica's word on a request, or one that needs no replica."""
-    return AttemptError(
-        reason, message, grpc_status=STATUS[reason].grpc, sent=sent, retryable=reason in _ELSEWHERE
-    )
 
 
 def _cancel(response: Any) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import ClassVar, Literal
+
+from pydantic import field_validator
 
 from gateway.backends._address import AddressedConfig
 from gateway.backends._channel import OipChannel
@@ -11,6 +16,9 @@ from gateway.backends._triton_status import failure_of
 from gateway.core.config import EndpointConfig
 from gateway.core.errors import AttemptError
 from gateway.core.ports import Health, Permit, Surroundings
+from gateway.core.release import Release
+
+_BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/.*)?")
 
 
 class TritonConfig(AddressedConfig):
@@ -18,7 +26,25 @@ class TritonConfig(AddressedConfig):
 
     port_hint: ClassVar[str] = " (Triton's gRPC port is 8001 by default)"
 
+    not_identity: ClassVar[frozenset[str]] = frozenset({"repository"})
+
     kind: Literal["triton"]  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen, so narrowing is safe
+    repository: str | None = None
+    """The server's model repository, where this gateway may write: a folder, relative to this file,
+    file:///PATH or s3://BUCKET/PREFIX. Models on it then follow their releases; the server must run with
+    `--model-control-mode=explicit`."""
+
+    @field_validator("repository")
+    @classmethod
+    def _writable(cls, value: str | None) -> str | None:
+        if value is None or _BUCKET.fullmatch(value) or value.startswith("file:///"):
+            return value
+        if "://" in value or not PurePath(value).is_absolute():
+            raise ValueError("give the path of a folder, file:///PATH or s3://BUCKET/PREFIX")
+        return value
+
+    def follows(self, artifact: str | None) -> tuple[str, ...]:
+        return () if self.repository is None else ("onnx",)
 
 
 class TritonEndpoint:
@@ -31,6 +57,8 @@ class TritonEndpoint:
         assert isinstance(config, TritonConfig)
         self._name = config.name
         self._channel = OipChannel(config, self._failure)
+        self._repository = config.repository
+        self._moves = asyncio.Lock()
 
     async def start(self) -> None:
         """Begin to connect. Raises TidegateError when a TLS file cannot be read."""
@@ -56,6 +84,16 @@ class TritonEndpoint:
 
     async def statistics(self, model: str, version: str, timeout_s: float) -> bytes:
         return await self._channel.ask("ModelStatistics", model, version, timeout_s)
+
+    async def follow(self, model: str, release: Release, content: bytes, golden: bytes | None) -> str:
+        if self._repository is None:
+            return "it has no repository that this gateway may write"
+        # It brings the bucket's client, which a Triton that follows nothing does without.
+        from gateway.backends._triton_follow import TritonFollower
+
+        async with self._moves:
+            mover = TritonFollower(self._channel, self._repository)
+            return await mover.follow(model, release, content, golden)
 
     def _failure(self, status: str, details: str, told: object) -> AttemptError:
         return failure_of(self._name, status, details)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import cast
 
+from gateway.cli.advice_updates import of_updates
 from gateway.core.config import Config, EndpointConfig
 from gateway.core.config.problems import Finding, Loc
 from gateway.core.place import Origin, PrivacyClass, Tier
@@ -14,6 +15,7 @@ from gateway.core.request import Options
 from gateway.decide.tables import Wall, compiled
 from gateway.edgehub.desired import conflicts
 from gateway.policy.privacy import origin_of
+from gateway.policy.upkeep import sites_of
 
 _NO_USE = {
     "openvino": frozenset({"TPU", "neuron_cores", "HPU", "RBLN", "FURIOSA"}),
@@ -49,7 +51,7 @@ def matrix_of(config: Config) -> dict[str, MayGo]:
 
 def devices_of(group: EndpointConfig, one: PrivacyClass) -> str:
     """Which devices of a group a class lets answer, in a few words: the rules say it of any origin."""
-    sites = _sites(group)
+    sites = sites_of(group)
     found: list[str] = []
     for rule in one.allow:
         if rule.tiers is not None and Tier.DEVICE not in rule.tiers:
@@ -77,6 +79,7 @@ def warnings_of(config: Config) -> list[Finding]:
         *_idle_policies(config),
         *_odd_resources(config),
         *_outdone(config),
+        *of_updates(config),
     ]
 
 
@@ -91,13 +94,6 @@ def _outdone(config: Config) -> Iterator[Finding]:
         yield Finding(loc, str(conflict))
 
 
-def _sites(group: EndpointConfig) -> frozenset[str] | None:
-    """The sites that a group selects, None for any; the kind's own model has them."""
-    select = group.model_dump().get("select")
-    sites = cast("Mapping[str, object]", select).get("site") if isinstance(select, dict) else None
-    return frozenset(map(str, sites)) if isinstance(sites, list | tuple) and sites else None
-
-
 def _walls(config: Config, name: str) -> list[Wall]:
     """What a class says to data of every origin that a caller can have: this gateway's own place, each
     peer's site, and a device of each site that a group selects or a rule names."""
@@ -106,7 +102,7 @@ def _walls(config: Config, name: str) -> list[Wall]:
     if tables.groups:
         sites |= {None, tables.gateway.site}
         for endpoint in config.endpoints:
-            sites |= _sites(endpoint) or frozenset()
+            sites |= sites_of(endpoint) or frozenset()
         for rule in tables.classes[name].allow:
             sites |= rule.sites or frozenset()
     origins = [origin_of(tables.gateway, Options())]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,16 +22,16 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="print the outcome as JSON")] = False,
 ) -> None:
     """Validate a configuration file; errors as FILE:line:col: message, exit 2."""
-    from gateway.cli.common import BACKENDS, fail, tell_warnings
+    from gateway.cli.common import fail, read_checked, tell_warnings
 
     if live:
         fail("check --live is not served by this version: leave it out", 2)
     from gateway.cli.advice import matrix_of
-    from gateway.core.config.load import kinds_in, read, revision_of
+    from gateway.core.config.load import revision_of
     from gateway.core.config.problems import ConfigError
 
     try:
-        loaded = read(file, kinds_in(BACKENDS), os.environ)
+        loaded = read_checked(file)
     except ConfigError as error:
         print(error, file=sys.stderr)
         if as_json:

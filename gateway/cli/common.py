@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
 
 if TYPE_CHECKING:
     from gateway.core.config import Config
@@ -14,6 +17,11 @@ if TYPE_CHECKING:
     from gateway.core.config.problems import Problem
 
 
+HERE = "http://127.0.0.1:8080"
+Url = Annotated[str, typer.Option(envvar="TIDEGATE_URL", help="the gateway")]
+AsJson = Annotated[bool, typer.Option("--json", help="print what the operator API says")]
+UPLOAD_S = 150.0
+PIECE_BYTES = 256 * 1024
 BACKENDS = "gateway.backends"
 """The package that holds the endpoint kinds."""
 
@@ -27,16 +35,30 @@ def fail(message: str, code: int) -> NoReturn:
 def load(file: Path, *, warn: bool = False) -> tuple[Config, str]:
     """The configuration and its revision; ends the command with the file's errors, each with its line.
     With `warn` what can never happen under it is told on stderr, as by `tidegate check`."""
-    from gateway.core.config.load import ConfigError, kinds_in, read, revision_of
+    from gateway.core.config.load import revision_of
+    from gateway.core.config.problems import ConfigError
 
     try:
-        loaded = read(file, kinds_in(BACKENDS), os.environ)
+        loaded = read_checked(file)
     except ConfigError as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None
     if warn:
         tell_warnings(loaded)
     return loaded.config, revision_of(loaded.config)
+
+
+def read_checked(file: Path) -> Loaded:
+    """The configuration, of which privacy leaves every part something. Raises ConfigError."""
+    from gateway.core.config.load import kinds_in, read
+    from gateway.core.config.problems import ConfigError
+    from gateway.policy.upkeep import objections
+
+    loaded = read(file, kinds_in(BACKENDS), os.environ)
+    found = [loaded.at(finding) for finding in objections(loaded.config)]
+    if found:
+        raise ConfigError(found)
+    return loaded
 
 
 def tell_warnings(loaded: Loaded) -> list[Problem]:
@@ -67,12 +89,45 @@ def call_operator(url: str, method: str, path: str, body: dict[str, Any] | None 
 
 def ask_operator(url: str, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
     """One call of the operator API. Raises OperatorError with the gateway's own words when it refuses."""
+    return _ask(url, method, path, timeout=15, json=body)
+
+
+def upload(url: str, path: str, content: bytes, sent: Callable[[int], None]) -> Any:
+    """PUT raw bytes; `sent` hears how many of them are under way. Ends the command as `call_operator` does."""
+
+    def pieces() -> Iterator[bytes]:
+        for at in range(0, len(content), PIECE_BYTES):
+            yield content[at : at + PIECE_BYTES]
+            sent(min(at + PIECE_BYTES, len(content)))
+
+    headers = {"content-length": str(len(content)), "content-type": "application/octet-stream"}
+    try:
+        return _ask(url, "PUT", path, timeout=UPLOAD_S, content=pieces(), headers=headers)
+    except OperatorError as error:
+        fail(str(error), error.code)
+
+
+def table(heads: tuple[str, ...] | None, rows: list[tuple[str, ...]]) -> None:
+    """Print rows; without heads they are names and values."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(show_header=heads is not None)
+    for head in heads or ("", ""):
+        made.add_column(head, overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(cell) for cell in row))
+    Console().print(made)
+
+
+def _ask(url: str, method: str, path: str, **options: Any) -> Any:
     import httpx
 
     if "://" not in url:
         url = f"http://{url}"
     try:
-        response = httpx.request(method, url.rstrip("/") + path, json=body, timeout=15)
+        response = httpx.request(method, url.rstrip("/") + path, **options)
         answer = response.json()
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise OperatorError(

@@ -27,7 +27,8 @@ NARROW = 160
 WHO = (
     "In the cloud: gateway gw-cloud with two Tritons, cheap-slow and dear-fast. At plant-7: its own gateway, "
     "which asks cameras (the devices cam-7a and cam-7b), server-room (a pool) or gw-cloud. At plant-9: device "
-    "cam-9a, which dials the cloud. hey-mycroft is somebody else's wake word model, on plant-7's devices."
+    "cam-9a, which dials the cloud, as the cameras of two assembly lines at plant-3 and plant-4 do. hey-mycroft is "
+    "somebody else's wake word model, on plant-7's devices."
 )
 NOTE = (
     "p50 is what the caller saw, its own work and the gateway's included; in (f) eight callers wait in line at "
@@ -40,12 +41,12 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="print the rows as JSON")] = False,
 ) -> None:
     """Two Triton servers behind a gateway in the cloud, a plant with a gateway, a pool and devices of its
-    own; eleven situations. Exit 1 if one does not go as it must."""
+    own; thirteen situations. Exit 1 if one does not go as it must."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from gateway.cli.common import fail
-    from gateway.demo import plant_scenes, scenes
+    from gateway.demo import loop_scenes, plant_scenes, scenes
     from gateway.demo.stage import staged
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs is stopped, however this ends
@@ -55,7 +56,8 @@ def demo(
         tempfile.TemporaryDirectory(prefix="tidegate-demo-") as folder,
         Progress(*columns, console=talk, disable=not talk.is_terminal, transient=True) as progress,
     ):
-        total = SETTING_UP * STEP_WEIGHT + scenes.CALLS_IN_ALL + plant_scenes.CALLS_IN_ALL
+        parts = (scenes, plant_scenes, loop_scenes)
+        total = SETTING_UP * STEP_WEIGHT + sum(part.CALLS_IN_ALL for part in parts)
         task = progress.add_task("starting", total=total)
 
         def step(what: str) -> None:
@@ -67,7 +69,7 @@ def demo(
             with staged(Path(folder), step) as stage:
                 progress.update(task, description="playing the scenes")
                 tick: Callable[[int], None] = lambda n: progress.advance(task, n)  # noqa: E731
-                rows = [*scenes.play(stage, tick), *plant_scenes.play(stage, tick)]
+                rows = [row for part in parts for row in part.play(stage, tick)]
                 progress.stop()
                 _print(rows, stage, as_json)
                 if serve:

@@ -10,14 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.common import call_operator, fail
+from gateway.cli.common import HERE, AsJson, Url, call_operator, fail, table
 
 devices = typer.Typer(help="Edge devices: enrol, look, drain, revoke.", no_args_is_help=True)
 
-Url = Annotated[str, typer.Option(envvar="TIDEGATE_URL", help="the gateway")]
-AsJson = Annotated[bool, typer.Option("--json", help="print what the operator API says")]
 Device = Annotated[str, typer.Argument(help="the device's name")]
-HERE = "http://127.0.0.1:8080"
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -63,7 +60,7 @@ def list_(url: Url = HERE, as_json: AsJson = False) -> None:
         )
         for view in found
     ]
-    _table(("device", "site", "labels", "state", "last heard", "models"), rows)
+    table(("device", "site", "labels", "state", "last heard", "models"), rows)
 
 
 @devices.command()
@@ -82,10 +79,10 @@ def show(name: Device, url: Url = HERE, as_json: AsJson = False) -> None:
         *((key.replace("_", " "), _figure(value)) for key, value in view["telemetry"].items()),
         *((key, value) for key, value in view["facts"].items()),
     ]
-    _table(None, rows)
+    table(None, rows)
     if view["models"]:
         heads = ("model", "version", "state", "serves", "delegate", "nodes", "why")
-        _table(heads, [_model_row(model) for model in view["models"]])
+        table(heads, [_model_row(model) for model in view["models"]])
 
 
 @devices.command()
@@ -170,16 +167,3 @@ def _figure(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.1f}" if isinstance(value, float) else str(value)
-
-
-def _table(heads: tuple[str, ...] | None, rows: list[tuple[str, ...]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(show_header=heads is not None)
-    for head in heads or ("", ""):
-        table.add_column(head, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)

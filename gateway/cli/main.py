@@ -14,8 +14,11 @@ from gateway.cli.bench import bench
 from gateway.cli.check import check
 from gateway.cli.demo import demo
 from gateway.cli.devices import devices
+from gateway.cli.models import models
+from gateway.cli.rollout import rollout
 from gateway.cli.route import route
 from gateway.cli.up import up
+from gateway.cli.updates import updates
 
 app = typer.Typer(
     name="tidegate",
@@ -30,6 +33,9 @@ app.command("check")(check)
 app.command("bench")(bench)
 app.command("route")(route)
 app.add_typer(devices, name="devices")
+app.add_typer(models, name="models")
+app.add_typer(rollout, name="rollout")
+app.add_typer(updates, name="updates")
 
 OWN = frozenset({"gateway", "oip", "edgewire"})
 """This project's packages: one of these that is missing is a fault, and no extra brings it."""

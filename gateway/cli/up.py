@@ -36,15 +36,16 @@ def up(
         str, typer.Option(help="where edge devices connect, if the file has a group of them")
     ] = "127.0.0.1:8082",
     metrics: Annotated[str, typer.Option(help="Prometheus metrics")] = "127.0.0.1:9464",
-    state_dir: Annotated[Path, typer.Option(help="stored measurements and enrolled devices")] = Path(
-        ".tidegate"
-    ),
+    state_dir: Annotated[
+        Path, typer.Option(help="stored measurements, enrolled devices, releases and keys")
+    ] = Path(".tidegate"),
     drain_s: Annotated[float, typer.Option(help="longest wait for running requests when stopping")] = 20.0,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line per event")] = False,
 ) -> None:
     """Start the gateway; prints `ready` once it serves."""
     config, revision = load(file, warn=True)
     from gateway.serve.settings import Address, Listen, ReplicaSettings
+    from gateway.store.blobs import BlobError, BlobStore
     from gateway.store.database import StoreError, alone, migrate
     from gateway.store.profiles import ProfileStore
 
@@ -65,7 +66,8 @@ def up(
     try:
         ProfileStore(state_dir).load()
         migrate(state_dir)
-    except (OSError, ValueError, StoreError) as error:
+        BlobStore(config.artifacts, state_dir)
+    except (OSError, ValueError, StoreError, BlobError) as error:
         fail(str(error), 2)
     asked = threading.Event()
 

@@ -78,7 +78,8 @@ class VariantState:
     None while unmeasured. `latency` is what it is ranked by, cut-off attempts included; `answers` is
     of real answers alone, None while there are too few to refuse anybody by. `trials` counts
     attempts begun since the figure became missing or stale; one cut off early counts in part.
-    `signature` is what the endpoint says its model takes and gives; None: not heard yet.
+    `signature` is what the endpoint says its model takes and gives; None: not heard yet. `versions` are
+    those that it answers with, () where only the endpoint knows; those of a group are its devices'.
     """
 
     ready: bool | None = None
@@ -89,6 +90,7 @@ class VariantState:
     answers: LatencyFigure | None = None
     hurry: Hurry = Hurry()
     signature: Signature | None = None
+    versions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

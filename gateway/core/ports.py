@@ -12,16 +12,21 @@ from gateway.core.call import Call, Metadata, Reply
 from gateway.core.config import Config, EndpointConfig
 from gateway.core.fleet import Group
 from gateway.core.place import Place
+from gateway.core.release import Blob, Release
 from gateway.core.request import Options
 
 
 @dataclass(frozen=True, slots=True)
 class ModelHealth:
-    """Readiness of one model on an endpoint; `version` "" asks for whichever the endpoint chooses."""
+    """Readiness of one model on an endpoint; `version` "" asks for whichever the endpoint chooses.
+
+    `versions` are those that it answers with now: two while it is replaced; () where only the endpoint
+    knows."""
 
     model: str
     version: str
     ready: bool
+    versions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +139,31 @@ class Relay(Protocol):
     def under(self, permit: Permit) -> Self:
         """The same endpoint for questions alone, with what must travel with them: where they may go,
         and which gateways they have passed."""
+        ...
+
+
+class Standing(Protocol):
+    """The releases that stand, as control tells them, and what is in their files."""
+
+    async def releases(self) -> Mapping[str, Release]:
+        """What endpoints are to serve, by the model's name at the gateway. Raises OipError while nobody can tell."""
+        ...
+
+    async def content(self, blob: Blob) -> bytes:
+        """Raises OipError for a blob that cannot be had, or is not what its digest says."""
+        ...
+
+
+@runtime_checkable
+class Follower(Protocol):
+    """An endpoint that can be moved to another release of a model, where its configuration says so
+    (`EndpointConfig.follows`)."""
+
+    async def follow(self, model: str, release: Release, content: bytes, golden: bytes | None) -> str:
+        """Serve a release's file as what the endpoint calls `model`, and return once nothing else answers
+        there: "", or in a clause why not, and then what served before serves on. No request fails for it.
+        Golden vectors must come out right. Doing it again changes nothing. Raises nothing but cancellation,
+        after which the same call may be made again."""
         ...
 
 

@@ -6,13 +6,15 @@ is stored by digest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from edgewire.allowed import decode
 from edgewire.places import Place
 
+Key = tuple[str, str]
+"""A release: its model and version."""
 FORMATS = ("tflite", "onnx")
 ANYWHERE = ""
 """`places` of what was made from the operator's own data alone."""
@@ -90,6 +92,24 @@ class Release:
             return decode(self.places).allows(place)
         except ValueError:
             return False
+
+
+def narrowed_places(places: str, others: Iterable[str]) -> str:
+    """Where something may go that is made of a release with `places` and of data with those others: where
+    all of them allow. Raises ValueError for what is no set of places, and where the result is too long to
+    be told."""
+    found = None if places == ANYWHERE else decode(places)
+    for text in dict.fromkeys(others):
+        other = decode(text)
+        found = other if found is None else found.narrowed(other)
+        found.encode()  # a set too long to be told is not multiplied any further
+    return ANYWHERE if found is None else found.encode()
+
+
+def signed_slot(model: str, called: str, slot: str) -> str:
+    """The slot in the name of a signed target, for a release of `model` that devices call `called`: models
+    that share a name on devices share no target."""
+    return slot if called == model else f"{model}:{slot}"
 
 
 @dataclass(frozen=True, slots=True)

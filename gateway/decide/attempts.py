@@ -65,6 +65,7 @@ class Attempts:
         self._decision = decision
         self._decided = snapshot.config
         self._options = request.options
+        self._version = request.version
         self._budget = budget
         self._rng = rng
         self._limits = Retry(num_retries=0) if policy is None else policy.retry
@@ -154,6 +155,8 @@ class Attempts:
     def _with_device(self, snapshot: Snapshot, wall: Wall, candidate: Candidate) -> Candidate | None:
         assert self._decision.model_config is not None
         key = key_of(self._decision.model_config, candidate.variant)
+        if not key.version:
+            key = key._replace(version=self._version)
         device = pick(snapshot, key, wall, self._tried_devices, self._rng)
         return None if device is None else replace(candidate, device=device.name, place=device.place)
 

@@ -110,7 +110,7 @@ def _row(
     outlook = predict(state, target.price, request.payload_bytes, now)
     group = target.place is None
     # What a device can answer is the group's to say; the endpoint only knows the hub.
-    found = reach(snapshot, target, wall)
+    found = reach(snapshot, target, wall, request.version)
     own = state.signature
     facts = Facts(
         found.refused_by,
@@ -123,6 +123,8 @@ def _row(
         group,
         found.away,
         None if own is None or agreed is None else contradiction(agreed, own),
+        () if group else state.versions,
+        found.lacks,
     )
     return _Row(
         target,
@@ -242,8 +244,7 @@ def _why_none(
     name = model.config.name
     allowed = [c for row, c in zip(rows, candidates, strict=True) if not row.facts.refused_by]
     # What a forbidden place has is nothing that this request could be answered from.
-    asked = [c.variant for c in allowed or candidates]
-    if request.version and all(v.served_version not in (None, request.version) for v in asked):
+    if all(any(note.rule == "version" for note in c.reasons) for c in allowed or candidates):
         return unknown_model(name, request.version)
     if not allowed:
         verb = "allows" if len(names) == 1 else "allow"

@@ -21,21 +21,29 @@ _NOBODY = Group()
 class Reach(NamedTuple):
     """What a request finds at an endpoint. `refused_by` names what forbids its place, or every device
     of a group, () when one is allowed; `away` says why none of those allowed can answer now, "" when one
-    can, and for an endpoint in one place."""
+    can, and for an endpoint in one place. `lacks`: some can, but none in the version asked for."""
 
     refused_by: tuple[str, ...]
     away: str
+    lacks: str = ""
 
 
-def reach(snapshot: Snapshot, target: Target, wall: Wall) -> Reach:
-    """For any variant's endpoint."""
-    if target.place is None:
-        return reach_group(snapshot, target.key, wall)
-    return Reach(wall.endpoints[target.key.endpoint], "")
+def reach(snapshot: Snapshot, target: Target, wall: Wall, version: str = "") -> Reach:
+    """For any variant's endpoint. `version` is the one asked for, "" for none."""
+    if target.place is not None:
+        return Reach(wall.endpoints[target.key.endpoint], "")
+    if version and not target.key.version:
+        exact = reach_group(snapshot, target.key._replace(version=version), wall)
+        if exact.refused_by or not exact.away:
+            return exact
+        some = reach_group(snapshot, target.key, wall)
+        return some if some.away else Reach((), "", f"no device has version {version} ready")
+    return reach_group(snapshot, target.key, wall)
 
 
 def reach_group(snapshot: Snapshot, key: VariantKey, wall: Wall) -> Reach:
-    """A group without devices forbids nothing and has nobody to answer."""
+    """A group without devices forbids nothing and has nobody to answer. A `key` without a version asks for
+    any."""
     group = snapshot.groups.get(key.endpoint, _NOBODY)
     if not group.devices:
         return Reach((), "no device is enrolled")

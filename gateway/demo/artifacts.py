@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from gateway.demo.digits import DigitsModel, sample
+from gateway.demo.digits import DigitsModel
+from gateway.demo.digits.data import held_out_images
+from gateway.demo.digits.golden import float_golden, int8_golden, run_tflite
+from gateway.demo.digits.train import reference_of
 from gateway.demo.tflite import golden_beside, write_golden
+from gateway.store.references import write_reference
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
-FLOAT_TOLERANCE = 1e-4
-INT8_TOLERANCE = 0.02
-"""The int8 model's probabilities come in steps of 1/256, and runtimes round differently inside it."""
 WAKEWORD_TOLERANCE = 1.0
 """One step of its UINT8."""
-GOLDEN_ROWS = (1, 1, 8)
-"""Rows of each golden case of the digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +30,19 @@ class DigitsFiles:
 
 
 def export(folder: Path, model: DigitsModel) -> DigitsFiles:
-    """Write the digits model as ONNX, FP32 .tflite and int8 .tflite into `folder`, which is made."""
+    """Write the digits model as ONNX, FP32 .tflite and int8 .tflite into `folder`, which is made; and, for
+    the last, how sure it is of digits that it never saw."""
     folder.mkdir(parents=True, exist_ok=True)
     found = DigitsFiles(folder / "digits.onnx", folder / "digits.tflite", folder / "digits-int8.tflite")
     found.onnx.write_bytes(model.onnx())
     found.tflite.write_bytes(model.tflite())
     found.tflite_int8.write_bytes(model.tflite_int8())
-    cases: list[tuple[dict[str, Array], dict[str, Array]]] = []
-    pixels, _ = sample(sum(GOLDEN_ROWS))
-    for rows in np.split(pixels, np.cumsum(GOLDEN_ROWS)[:-1]):
-        cases.append(({"pixels": rows}, {"probabilities": model.predict(rows)}))
+    golden = float_golden(model)
     for path in (found.onnx, found.tflite):
-        write_golden(golden_beside(path), cases, FLOAT_TOLERANCE)
-    quantized = [(given, _run(found.tflite_int8, given)) for given, _ in cases]
-    write_golden(golden_beside(found.tflite_int8), quantized, INT8_TOLERANCE)
+        write_golden(golden_beside(path), golden.cases, golden.tolerance)
+    golden = int8_golden(found.tflite_int8.read_bytes())
+    write_golden(golden_beside(found.tflite_int8), golden.cases, golden.tolerance)
+    write_reference(found.tflite_int8, reference_of(model, held_out_images()[0]))
     return found
 
 
@@ -62,16 +56,11 @@ def wakeword(folder: Path) -> Path:
     target = folder / "hey_mycroft.tflite"
     with as_file(files("pymicro_wakeword") / "models" / target.name) as source:
         shutil.copyfile(source, target)
+    content = target.read_bytes()
     silence = np.full((1, 3, 40), -128, np.int8)
     noise = np.random.default_rng(11).integers(-128, 128, silence.shape, np.int8)
-    cases = [(given, _run(target, given)) for given in ({"input_audio": silence}, {"input_audio": noise})]
+    cases = [
+        (given, run_tflite(content, given)) for given in ({"input_audio": silence}, {"input_audio": noise})
+    ]
     write_golden(golden_beside(target), cases, WAKEWORD_TOLERANCE)
     return target
-
-
-def _run(path: Path, given: Mapping[str, Array]) -> dict[str, Array]:
-    """What the maintained runtime answers, which shares no code with the devices' own."""
-    from ai_edge_litert.interpreter import Interpreter
-
-    runner = Interpreter(str(path), num_threads=1).get_signature_runner()
-    return {name: np.array(array) for name, array in runner(**given).items()}

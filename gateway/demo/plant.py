@@ -40,7 +40,7 @@ def plant_staged(
         site = stack.enter_context(gateway("plant-7", CONFIG, work, environment))
         inward.target = site.grpc
         agents = {
-            name: Agent(name, hub.edge, work, _token(hub.http, plant, name))
+            name: Agent(name, hub.edge, work, token(hub.http, plant, name))
             for name, hub, plant in (
                 (NEAR, site, "plant-7"),
                 (NEAR_TOO, site, "plant-7"),
@@ -56,10 +56,10 @@ def plant_staged(
         yield Plant(site, environment["TIDEGATE_DEMO_ARTIFACTS"], agents, outward, inward)
 
 
-def _token(http: str, site: str, device: str) -> str:
-    answer = httpx.post(
-        f"http://{http}/api/v1/devices/tokens", json={"site": site, "device": device}, timeout=10
-    )
+def token(http: str, site: str, device: str, labels: Mapping[str, str] | None = None) -> str:
+    """One that enrols a device of this name."""
+    query = {"site": site, "device": device, "labels": dict(labels or {})}
+    answer = httpx.post(f"http://{http}/api/v1/devices/tokens", json=query, timeout=10)
     answer.raise_for_status()
     return answer.json()["token"]
 

@@ -19,7 +19,9 @@ from gateway.core.decision import VariantKey
 from gateway.core.ports import Surroundings
 from gateway.demo.artifacts import export, wakeword
 from gateway.demo.caller import infer_request
-from gateway.demo.digits import DigitsModel, build_repository, sample, train
+from gateway.demo.digits import DigitsModel, build_repository, sample, train_base
+from gateway.demo.line import MODEL as LINE_DIGITS
+from gateway.demo.line import Scenery
 from gateway.demo.plant import Plant, plant_staged, wait_endpoints
 from gateway.demo.processes import Serving, gateway
 from gateway.demo.triton import TritonServer
@@ -41,7 +43,8 @@ Step = Callable[[str], None]
 
 @dataclass(slots=True)
 class Stage:
-    """What is running. `pixels` are held-out digits, FP32 [N, 64]."""
+    """What is running. `pixels` are held-out digits, FP32 [N, 64]; `scenery` is what the assembly lines of
+    the last rows show; `work` is the folder of everything."""
 
     servers: dict[str, TritonServer]
     model: DigitsModel
@@ -49,6 +52,8 @@ class Stage:
     profiles: tuple[Profile, ...]
     cloud: Serving
     plant: Plant
+    scenery: Scenery
+    work: Path
 
     @property
     def http(self) -> str:
@@ -68,11 +73,13 @@ def staged(work: Path, step: Step) -> Iterator[Stage]:
     """Train, start both Tritons, measure them directly, start the gateways and the devices; stop it all
     on leaving."""
     step("training the digits model")
-    model = train()
+    model = train_base()
     pixels, _ = sample(200)
     artifacts = work / "artifacts"
     export(artifacts, model)
     wakeword(artifacts)
+    scenery, labels = Scenery(), work / "labels.csv"
+    scenery.write_labels(labels)
     with contextlib.ExitStack() as stack:
         step("starting two Triton servers")
         servers = {
@@ -93,6 +100,8 @@ def staged(work: Path, step: Step) -> Iterator[Stage]:
             "TIDEGATE_DEMO_TOKEN_CLOUD": secrets.token_urlsafe(32),
             "TIDEGATE_DEMO_TOKEN_PLANT": secrets.token_urlsafe(32),
             "TIDEGATE_DEMO_ARTIFACTS": str(artifacts),
+            "TIDEGATE_DEMO_DEAR_REPOSITORY": str(work / DEAR),
+            "TIDEGATE_DEMO_LABELS": str(labels),
         }
         profiles = asyncio.run(_measure_all(work, environment, pixels, step))
         ProfileStore(work / "cloud").save(profiles)
@@ -102,12 +111,14 @@ def staged(work: Path, step: Step) -> Iterator[Stage]:
         step("starting plant-7's gateway and the devices")
         plant = stack.enter_context(plant_staged(work, environment, cloud, **taps))
         wait_endpoints(cloud.http, {CHEAP, DEAR, "gw-plant-7", "cameras"})
-        yield Stage(servers, model, pixels, profiles, cloud, plant)
+        yield Stage(servers, model, pixels, profiles, cloud, plant, scenery, work)
 
 
 def _server(work: Path, name: str, model: DigitsModel, delay_ms: float, instances: int) -> TritonServer:
-    repository = build_repository(work / name, model=model, delay_ms=delay_ms, instances=instances)
-    return TritonServer(repository, load=["digits"], log=work / f"{name}.log")
+    load = ["digits"] if name == CHEAP else ["digits", LINE_DIGITS]
+    for served in load:
+        build_repository(work / name, model=model, name=served, delay_ms=delay_ms, instances=instances)
+    return TritonServer(work / name, load=load, log=work / f"{name}.log")
 
 
 async def _measure_all(

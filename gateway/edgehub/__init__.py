@@ -9,7 +9,8 @@ admission  PURE  how many devices may connect at once after a restart
 ports      what the hub asks of the registry and of the artifacts
 book       the enrolled devices as the hub knows them
 fleet      what watchers are told, gathered for a moment
-public     the calls of devices: Enrol, Connect, Fetch
+deliveries what devices have counted, passed on to control
+public     the calls of devices: Enrol, Connect, Fetch, Metadata, Deliver
 inside     the calls of data plane replicas: Forward, Watch
 server     both listeners, start and end
 

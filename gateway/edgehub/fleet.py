@@ -21,7 +21,8 @@ LAZY_S = 0.5
 
 @dataclass(slots=True)
 class Told:
-    """What a device said last, which outlives its stream; `heard_at` None: it never was here."""
+    """What a device said last, which outlives its stream; `heard_at` None: it never was here. `said`: what it
+    runs it has said on its newest stream."""
 
     connected: bool = False
     heard_at: float | None = None
@@ -29,6 +30,9 @@ class Told:
     telemetry: edge_pb2.Telemetry = field(default_factory=edge_pb2.Telemetry)
     models: tuple[edge_pb2.ModelState, ...] = ()
     inflight: int = 0
+    trials: tuple[edge_pb2.Trial, ...] = ()
+    spooled: int = 0
+    said: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +65,7 @@ class Fleet:
         told = self.told(name)
         told.connected, told.facts, told.heard_at = True, facts, self._clock()
         # What it runs now it says with its first heartbeat; until then it is not asked.
-        told.models = ()
+        told.models, told.said = (), False
         self.changed(name, urgent=True)
 
     def left(self, name: str) -> None:
@@ -71,9 +75,11 @@ class Fleet:
 
     def beat(self, name: str, heartbeat: edge_pb2.Heartbeat) -> None:
         told = self.told(name)
-        models = tuple(heartbeat.models)
-        urgent = models != told.models
+        models, trials = tuple(heartbeat.models), tuple(heartbeat.trials)
+        urgent = models != told.models or trials != told.trials
         told.heard_at, told.telemetry, told.models = self._clock(), heartbeat.telemetry, models
+        told.trials, told.spooled = trials, heartbeat.spooled
+        told.said = True
         self.changed(name, urgent=urgent)
 
     def busy(self, name: str, inflight: int) -> None:
@@ -134,5 +140,7 @@ class Fleet:
                 models=told.models,
                 inflight=told.inflight,
                 facts=told.facts,
+                trials=told.trials,
+                spooled=told.spooled,
             )
         return message

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Protocol
 
+from gateway.core.release import Orders
 from gateway.registry.devices import Enrolled
 
 
 class Roll(Protocol):
-    """The registry of devices, which control keeps."""
+    """What control keeps for the hub: who is enrolled, and what devices are to run."""
 
     async def enrol(self, token: str, device: str, credential_sha256: bytes) -> Enrolled:
         """Redeem a token for a device; the same call made again answers the same. Raises OipError."""
@@ -20,30 +20,11 @@ class Roll(Protocol):
         """Every device, revoked ones included. Raises OipError when it cannot be read now."""
         ...
 
+    async def deliver(self, device: Enrolled, request: bytes) -> bytes:
+        """Count the records of a serialized DeliverRequest, each once; the serialized DeliverReply, when what
+        it says is on disk. Raises OipError."""
+        ...
 
-class ArtifactFile(Protocol):
-    """A model file and its golden vectors, with their digests ("sha256:" and 64 hex digits) and sizes
-    in bytes. `golden` None: there are none, and its digest and size mean nothing."""
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def digest(self) -> str: ...
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def golden(self) -> Path | None: ...
-
-    @property
-    def golden_digest(self) -> str: ...
-
-    @property
-    def golden_size(self) -> int: ...
-
-
-Artifacts = Callable[[str], ArtifactFile]
-"""A variant's `artifact` -> the file. Raises OipError or ValueError with one sentence when it cannot be
-read. Takes as long as reading the file does."""
+    async def orders(self) -> Orders:
+        """What devices are to run, try and gather, complete. Raises OipError when it is not known now."""
+        ...

@@ -1,14 +1,13 @@
-"""The calls of devices: Enrol, Connect, Fetch."""
+"""The calls of devices: Enrol, Connect, Fetch, Metadata, Deliver."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import logging
-import os
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 from typing import Any, NoReturn
 
 import grpc
@@ -17,10 +16,13 @@ import grpc.aio
 from edgewire.v1 import edge_pb2, edge_pb2_grpc
 from gateway.edgehub.admission import Admission
 from gateway.edgehub.book import Book
+from gateway.edgehub.deliveries import Busy, Deliveries
 from gateway.edgehub.fleet import Fleet
+from gateway.edgehub.orders import OrderBook
 from gateway.edgehub.session import Terms
 from gateway.edgehub.streams import Stream, Streams
 from gateway.registry.devices import Enrolled
+from gateway.store.blobs import BlobDamaged, BlobError, BlobStore
 from oip.errors import OipError
 from oip.reasons import Reason
 
@@ -40,9 +42,9 @@ logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext
 _EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009  # the stubs do not name it
-Files = Callable[[Enrolled], Mapping[str, tuple[Path, int]]]
-"""The files that a device may fetch: path and size by digest."""
-Desire = Callable[[Enrolled], tuple[edge_pb2.DesiredModel, ...]]
+LATEST_ROOT = "root.json"
+METADATA = re.compile(r"timestamp\.json|[1-9][0-9]{0,17}\.(root|snapshot|targets)\.json")
+"""Names that devices ask for: The Update Framework's, with consistent snapshots."""
 
 
 class DeviceCalls(edge_pb2_grpc.EdgeHubServicer):
@@ -54,16 +56,18 @@ class DeviceCalls(edge_pb2_grpc.EdgeHubServicer):
         book: Book,
         streams: Streams,
         fleet: Fleet,
-        desire: Desire,
-        files: Files,
+        orders: OrderBook,
+        blobs: BlobStore,
+        deliveries: Deliveries,
         clock: Callable[[], float],
     ) -> None:
         self._terms = terms
         self._book = book
         self._streams = streams
         self._fleet = fleet
-        self._desire = desire
-        self._files = files
+        self._orders = orders
+        self._blobs = blobs
+        self._deliveries = deliveries
         self._clock = clock
         self._admission = Admission()
         self._paces: dict[str, Admission] = {}
@@ -84,12 +88,19 @@ class DeviceCalls(edge_pb2_grpc.EdgeHubServicer):
             await _abort(context, "RESOURCE_EXHAUSTED", "Too many devices enrol at once.", hint)
         self._enrolling += 1
         try:
+            # Before the token is spent: a device without the root would trust the first that comes.
+            root = await self._blobs.metadata(LATEST_ROOT)
             enrolled = await self._book.enrol(request.token, request.device, request.credential_sha256)
         except OipError as error:
             await _abort(context, error.status.grpc, error.message)
+        except BlobError as error:
+            logger.warning("a device cannot be enrolled: %s", error)
+            await _abort(context, "UNAVAILABLE", "The root of trust cannot be read at the moment; try again.")
         finally:
             self._enrolling -= 1
-        return edge_pb2.EnrolReply(device=enrolled.name, site=enrolled.site, labels=enrolled.labels)
+        return edge_pb2.EnrolReply(
+            device=enrolled.name, site=enrolled.site, labels=enrolled.labels, root=root or b""
+        )
 
     async def Connect(self, request_iterator: object, context: Context) -> None:
         """Reads and writes side by side until one of them, or the session, is at its end."""
@@ -101,8 +112,7 @@ class DeviceCalls(edge_pb2_grpc.EdgeHubServicer):
             await _abort(context, "RESOURCE_EXHAUSTED", "Too many devices connect at once.", hint)
         if self._closing:
             await _abort(context, "UNAVAILABLE", "The hub is stopping.")
-        stream = Stream(enrolled, self._terms, self._fleet, self._clock)
-        stream.session.desire(self._desire(enrolled))
+        stream = Stream(enrolled, self._terms, self._fleet, self._clock, self._told)
         self._streams.join(stream)
         logger.info("device %s connects", enrolled.name)
         tasks = [
@@ -130,29 +140,72 @@ class DeviceCalls(edge_pb2_grpc.EdgeHubServicer):
 
     async def Fetch(self, request: edge_pb2.FetchRequest, context: Context) -> None:
         enrolled = await self._known(context)
-        found = self._files(enrolled).get(request.digest)
-        if found is None:
+        try:
+            blob = self._orders.file_for(enrolled, self._fleet.told(enrolled.name), request.digest)
+        except OipError as error:
+            await _abort(context, error.status.grpc, error.message)
+        if blob is None:
             await _abort(context, "NOT_FOUND", f"Device {enrolled.name} is to run no file of this digest.")
-        path, size = found
-        if request.offset > size:
-            await _abort(context, "OUT_OF_RANGE", f"The file has {size} bytes.")
-        if self._fetching[enrolled.name] >= FETCHES_OF_ONE:
-            await _abort(context, "RESOURCE_EXHAUSTED", f"Device {enrolled.name} has downloads under way.")
-        self._fetching[enrolled.name] += 1
+        if request.offset > blob.size:
+            await _abort(context, "OUT_OF_RANGE", f"The file has {blob.size} bytes.")
+        await self._send(enrolled.name, self._blobs.stream(blob, request.offset), context)
+
+    async def Metadata(self, request: edge_pb2.MetadataRequest, context: Context) -> None:
+        enrolled = await self._known(context)
+        if METADATA.fullmatch(request.name) is None:
+            await _abort(context, "NOT_FOUND", "There is no metadata of this name.")
+        try:
+            content = await self._blobs.metadata(request.name)
+        except BlobError as error:
+            logger.warning("metadata for device %s cannot be read: %s", enrolled.name, error)
+            await _abort(context, "UNAVAILABLE", "The metadata cannot be read at the moment.")
+        if content is None:
+            await _abort(context, "NOT_FOUND", f"There is no metadata {request.name}.")
+        await self._send(enrolled.name, _pieces(content), context)
+
+    async def Deliver(self, request: edge_pb2.DeliverRequest, context: Context) -> edge_pb2.DeliverReply:
+        enrolled = await self._known(context)
+        try:
+            return await self._deliveries.take(enrolled, request)
+        except Busy as busy:
+            hint = ((RETRY_KEY, str(busy.again_ms)),)
+            await _abort(context, "RESOURCE_EXHAUSTED", str(busy), hint)
+        except OipError as error:
+            await _abort(context, error.status.grpc, error.message)
+
+    async def _send(self, device: str, pieces: AsyncIterator[bytes], context: Context) -> None:
+        """Write all of something to one device, which takes part in how many are sent at once."""
+        if self._fetching[device] >= FETCHES_OF_ONE:
+            await _abort(context, "RESOURCE_EXHAUSTED", f"Device {device} has downloads under way.")
+        self._fetching[device] += 1
         try:
             async with self._fetches:
-                await _send_file(context, path, size, request.offset)
-        except OSError as error:
-            # TimeoutError is one: the device has stalled.
-            logger.warning("a download of device %s ended: %s", enrolled.name, error or type(error).__name__)
+                async for piece in pieces:
+                    async with asyncio.timeout(STALLED_S):
+                        await context.write(edge_pb2.Chunk(piece=piece))
+        except BlobDamaged as error:
+            logger.error("a download of device %s ended: %s", device, error)
+            await _abort(context, "DATA_LOSS", "The stored file is damaged: ask the gateway's operator.")
+        except (BlobError, TimeoutError) as error:
+            # TimeoutError: the device has stalled.
+            logger.warning("a download of device %s ended: %s", device, str(error) or type(error).__name__)
             await _abort(context, "UNAVAILABLE", "The download cannot go on at the moment.")
-        except EOFError:
-            text = "The file has changed since the gateway started: restart the gateway."
-            await _abort(context, "DATA_LOSS", text)
         finally:
-            self._fetching[enrolled.name] -= 1
-            if not self._fetching[enrolled.name]:
-                del self._fetching[enrolled.name]
+            self._fetching[device] -= 1
+            if not self._fetching[device]:
+                del self._fetching[device]
+
+    def _told(self, stream: Stream) -> None:
+        """A device has said something that what it is to do may depend on."""
+        enrolled = self._book.get(stream.device)
+        if enrolled is not None:
+            self.direct(stream, enrolled)
+
+    def direct(self, stream: Stream, enrolled: Enrolled) -> None:
+        """Tell a device what it is to do, as far as that is known."""
+        desired = self._orders.desired(enrolled, self._fleet.told(enrolled.name))
+        if desired is not None:
+            stream.desire(desired)
 
     async def _known(self, context: Context) -> Enrolled:
         """The device that calls. Ends the call for anybody else."""
@@ -184,22 +237,9 @@ async def _write(context: Context, stream: Stream) -> None:
         await stream.wake.wait()
 
 
-async def _send_file(context: Context, path: Path, size: int, offset: int) -> None:
-    """Raises EOFError when the file is not as long as it was, OSError when it cannot be read or sent."""
-    handle = await asyncio.to_thread(path.open, "rb")
-    try:
-        if os.fstat(handle.fileno()).st_size != size:
-            raise EOFError
-        handle.seek(offset)
-        while offset < size:
-            piece = await asyncio.to_thread(handle.read, CHUNK_BYTES)
-            if not piece:
-                raise EOFError
-            offset += len(piece)
-            async with asyncio.timeout(STALLED_S):
-                await context.write(edge_pb2.Chunk(piece=piece))
-    finally:
-        handle.close()
+async def _pieces(content: bytes) -> AsyncIterator[bytes]:
+    for at in range(0, len(content), CHUNK_BYTES):
+        yield content[at : at + CHUNK_BYTES]
 
 
 def _authorization(context: Context) -> str:

@@ -6,23 +6,24 @@ import asyncio
 import ipaddress
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import grpc.aio
 from grpc_health.v1 import health_pb2_grpc
 
-from edgewire.v1 import edge_pb2, edge_pb2_grpc, inside_pb2_grpc
+from edgewire.v1 import edge_pb2_grpc, inside_pb2_grpc
+from edgewire.wire_places import to_wire
 from gateway.core.config import Config
 from gateway.edgehub.book import Book
-from gateway.edgehub.desired import desired_of, offers
+from gateway.edgehub.deliveries import Deliveries
 from gateway.edgehub.fleet import Fleet
 from gateway.edgehub.inside import Alive, InsideCalls
-from gateway.edgehub.ports import ArtifactFile, Artifacts, Roll
+from gateway.edgehub.orders import OrderBook
+from gateway.edgehub.ports import Roll
 from gateway.edgehub.public import DeviceCalls
 from gateway.edgehub.session import Terms
 from gateway.edgehub.streams import Streams
-from gateway.registry.devices import Enrolled
+from gateway.store.blobs import BlobStore
 from oip.errors import OipError
 
 TICK_S = 0.25
@@ -60,8 +61,7 @@ class HubServer:
     the gateway's own processes, which only this user can open. Raises ValueError for an address beyond
     loopback: without mutual TLS anybody could read the link.
 
-    `artifacts` is called for every artifact of an edge variant when the hub starts. `heartbeat_s` is how
-    often devices are to report.
+    `blobs` holds what devices fetch. `heartbeat_s` is how often they are to report.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class HubServer:
         listen: tuple[str, int],
         inside: Path,
         roll: Roll,
-        artifacts: Artifacts,
+        blobs: BlobStore,
         heartbeat_s: float = 2.0,
     ) -> None:
         host, self._port = listen
@@ -80,18 +80,24 @@ class HubServer:
             raise ValueError(
                 f"the path of the hub's inner socket is longer than {MAX_SOCKET_PATH} bytes: use a shorter folder"
             )
-        self._config = config
         self._inside_path = inside
-        self._lookup = artifacts
-        self._artifacts: Mapping[str, ArtifactFile] = {}
         clock = time.monotonic
         most = round(config.gateway.limits.max_body_mb * 2**20)
-        terms = Terms(config.gateway.name, heartbeat_s, most, max_held_bytes=4 * most)
+        place = to_wire(config.gateway.location.place)
+        terms = Terms(config.gateway.name, heartbeat_s, most, max_held_bytes=4 * most, place=place)
         self._streams = Streams()
         self._book = Book(roll, self._roll_differs, clock)
         self._fleet = Fleet(self._book.get, lambda: list(self._book.devices), clock)
+        self._orders = OrderBook(config, roll, blobs)
         self._devices = DeviceCalls(
-            terms, self._book, self._streams, self._fleet, self._desired, self._files, clock
+            terms,
+            self._book,
+            self._streams,
+            self._fleet,
+            self._orders,
+            blobs,
+            Deliveries(roll, clock),
+            clock,
         )
         self._inside = InsideCalls(self._book, self._streams, self._fleet, most, clock)
         self._public_server: grpc.aio.Server | None = None
@@ -110,10 +116,8 @@ class HubServer:
         return f"unix:{self._inside_path}"
 
     async def start(self) -> None:
-        """Read the artifacts and listen. Raises OSError for an address that cannot be had, and what
-        `artifacts` raises. That the registry cannot be asked yet stops nothing."""
-        paths = {offer.variant.artifact for offer in offers(self._config) if offer.variant.artifact}
-        self._artifacts = {path: await asyncio.to_thread(self._lookup, path) for path in sorted(paths)}
+        """Listen. Raises OSError for an address that cannot be had. That control cannot be asked yet stops
+        nothing."""
         await self._load()
         self._public_server = grpc.aio.server(options=PUBLIC_OPTIONS)
         edge_pb2_grpc.add_EdgeHubServicer_to_server(self._devices, self._public_server)
@@ -146,15 +150,21 @@ class HubServer:
         self._inside_path.unlink(missing_ok=True)
 
     async def roll_changed(self) -> None:
-        """The registry has changed: ask it, end the streams of those who are revoked, and tell the others
-        what they are to run now. When it cannot be asked, that is tried again until it can."""
+        """The registry or the orders have changed: ask for them, end the streams of those who are revoked, and
+        tell the others what they are to do now. When control cannot be asked, that is tried again until
+        it can."""
         await self._load()
 
     async def _load(self) -> None:
-        try:
-            await self._book.load()
-        except OipError:
-            self._roll_wanted.set()
+        for work in (self._book.load, self._orders.load):
+            try:
+                await work()
+            except OipError:
+                self._roll_wanted.set()
+        for stream in self._streams:
+            enrolled = self._book.get(stream.device)
+            if enrolled is not None:
+                self._devices.direct(stream, enrolled)
 
     async def _keep_roll(self) -> None:
         while True:
@@ -182,20 +192,8 @@ class HubServer:
             elif stream.credential_sha256 != enrolled.credential_sha256:
                 stream.end("PERMISSION_DENIED", f"Device {name} was enrolled anew with another credential.")
             else:
-                stream.desire(self._desired(enrolled))
+                self._devices.direct(stream, enrolled)
             self._fleet.changed(name, urgent=True)
-
-    def _desired(self, device: Enrolled) -> tuple[edge_pb2.DesiredModel, ...]:
-        return desired_of(self._config, self._artifacts, device.site, device.labels)
-
-    def _files(self, device: Enrolled) -> Mapping[str, tuple[Path, int]]:
-        wanted = {digest for m in self._desired(device) for digest in (m.digest, m.golden_digest)}
-        known: dict[str, tuple[Path, int]] = {}
-        for artifact in self._artifacts.values():
-            known[artifact.digest] = (artifact.path, artifact.size)
-            if artifact.golden is not None:
-                known[artifact.golden_digest] = (artifact.golden, artifact.golden_size)
-        return {digest: file for digest, file in known.items() if digest in wanted}
 
     def _bind_inside(self, server: grpc.aio.Server) -> None:
         """The socket is this user's alone from the moment it is there."""

@@ -14,7 +14,6 @@ Instants are seconds of the caller's monotonic clock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -51,6 +50,8 @@ class Terms:
     max_inflight: int = 256
     max_held_bytes: int = 4 * 64 * 2**20
     hello_s: float = 10.0
+    place: edge_pb2.Place | None = None
+    """Where the gateway is."""
 
     @property
     def silence_s(self) -> float:
@@ -126,7 +127,7 @@ class Session:
         self._waiting: set[int] = set()
         self._outbox = Outbox()
         self._answers = Answers(terms.max_message_bytes, terms.max_held_bytes)
-        self._desired: tuple[edge_pb2.DesiredModel, ...] = ()
+        self._desired: edge_pb2.Desired | None = None
 
     @property
     def open(self) -> bool:
@@ -150,11 +151,16 @@ class Session:
         """The next message to write to the device; None when there is none."""
         return None if self._ended else self._outbox.take()
 
-    def desire(self, models: Sequence[edge_pb2.DesiredModel]) -> None:
-        """What the device is to run; sent at once, or with the welcome."""
-        self._desired = tuple(models)
-        if self.open:
-            self._outbox.tell(edge_pb2.HubMessage(desired=edge_pb2.Desired(models=self._desired)))
+    @property
+    def desired(self) -> edge_pb2.Desired | None:
+        """What the device was told to do on this stream; None: nothing yet, and it goes on as it does."""
+        return self._desired
+
+    def desire(self, desired: edge_pb2.Desired) -> None:
+        """What an open session's device is to do; sent where it was told otherwise before."""
+        if self.open and desired != self._desired:
+            self._desired = desired
+            self._outbox.tell(edge_pb2.HubMessage(desired=desired))
 
     def ask(self, body: bytes, timeout_ms: int, allowed: str, traceparent: str) -> int:
         """Queue one inference and return its number. Raises Full. The session must be open."""
@@ -244,9 +250,9 @@ class Session:
             gateway=self._terms.gateway,
             heartbeat_ms=round(self._terms.heartbeat_s * 1000),
             max_message_bytes=self._terms.max_message_bytes,
+            place=self._terms.place,
         )
         self._outbox.tell(edge_pb2.HubMessage(welcome=welcome))
-        self._outbox.tell(edge_pb2.HubMessage(desired=edge_pb2.Desired(models=self._desired)))
         return [Opened(hello)]
 
     def _beat(self, heartbeat: edge_pb2.Heartbeat) -> list[Event]:

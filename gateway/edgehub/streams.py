@@ -39,8 +39,17 @@ class Outcome:
 class Stream:
     """One stream of one device. Lives on the hub's loop."""
 
-    def __init__(self, device: Enrolled, terms: Terms, fleet: Fleet, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        device: Enrolled,
+        terms: Terms,
+        fleet: Fleet,
+        clock: Callable[[], float],
+        said: Callable[[Stream], None],
+    ) -> None:
+        """`said` is called when the device has told its facts, and when it has told what it runs."""
         self.device = device.name
+        self._said = said
         self.credential_sha256 = device.credential_sha256
         self.session = Session(terms, clock())
         self.wake = asyncio.Event()
@@ -52,6 +61,7 @@ class Stream:
         self._clock = clock
         self._waiting: dict[int, asyncio.Future[Outcome]] = {}
         self._current = True
+        self._beaten = False
 
     def receive(self, message: edge_pb2.DeviceMessage) -> None:
         self._happened(self.session.receive(message, self._clock()))
@@ -62,8 +72,8 @@ class Stream:
     def end(self, status: str, text: str) -> None:
         self._happened(self.session.end(status, text))
 
-    def desire(self, models: Sequence[edge_pb2.DesiredModel]) -> None:
-        self.session.desire(models)
+    def desire(self, desired: edge_pb2.Desired) -> None:
+        self.session.desire(desired)
         self.wake.set()
 
     def superseded(self) -> None:
@@ -109,9 +119,13 @@ class Stream:
             match event:
                 case Opened():
                     self._fleet.joined(self.device, dict(event.hello.facts))
+                    self._said(self)
                     self.wake.set()
                 case Beat():
                     self._fleet.beat(self.device, event.heartbeat)
+                    if not self._beaten:
+                        self._beaten = True
+                        self._said(self)
                 case Answered():
                     self._settle(event.number, Outcome(event.body, spans=event.spans))
                 case Failed():

@@ -27,6 +27,8 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OPERATOR_PREFIXES = ("/api/v1", "/console")
 OPERATOR_MAX_BODY_BYTES = 2**20
+UPLOADS = ("PUT", b"/api/v1/artifacts")
+"""The operator's call whose body may be as large as a request's."""
 
 
 class HttpApp:
@@ -167,10 +169,10 @@ class HttpApp:
             raise Refusal(Reason.NOT_FOUND, "the operator API is not served on this address")
         if self._draining:
             raise Refusal(Reason.DRAINING, "this gateway is shutting down")
-        too_large = Refusal(
-            Reason.TOO_LARGE, f"the body is larger than the limit of {OPERATOR_MAX_BODY_BYTES} bytes"
-        )
-        if any(key == "content-length" and int(value) > OPERATOR_MAX_BODY_BYTES for key, value in headers):
+        is_upload = (scope["method"], scope["raw_path"]) == UPLOADS
+        most = self._max_body_bytes if is_upload else OPERATOR_MAX_BODY_BYTES
+        too_large = Refusal(Reason.TOO_LARGE, f"the body is larger than the limit of {most} bytes")
+        if any(key == "content-length" and int(value) > most for key, value in headers):
             raise too_large
         size = 0
         more = True
@@ -180,7 +182,7 @@ class HttpApp:
             nonlocal size, more
             message = await (next_part(receive, self._body_timeout_s) if more else receive())
             size += len(message.get("body", b""))
-            if size > OPERATOR_MAX_BODY_BYTES:
+            if size > most:
                 raise too_large
             more = message.get("more_body", False)
             return message

@@ -181,9 +181,11 @@ class Director:
         OipError."""
         assert decision.model_config is not None
         variant = decision.plan[0].variant
-        left_open = decision.version if variant.served_version is None else ""
+        key = key_of(decision.model_config, variant)
+        told = key.version or self._state.snapshot.variants[key].versions
+        left_open = "" if told else decision.version
         permit = self._question_permit(decision, options) if left_open else None
-        await self._signatures.check(key_of(decision.model_config, variant), body, model, left_open, permit)
+        await self._signatures.check(key, body, model, left_open, permit)
 
     def _question_permit(self, decision: Decision, options: Options) -> Permit:
         """Leave to ask the chosen place about the model, for as far as the request itself may go."""

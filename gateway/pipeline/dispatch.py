@@ -13,6 +13,7 @@ from gateway.core.place import Place
 from gateway.core.ports import Endpoint, Permit
 from gateway.core.request import Request
 from gateway.decide import Attempts
+from gateway.pipeline.observer import Observer
 from gateway.pipeline.state import ReplicaState
 from gateway.resilience.budget import RetryBudget
 from gateway.resilience.retry import Halt
@@ -70,7 +71,8 @@ class Course:
 class Dispatcher:
     """Sends a request to the places of its plan until one answers or none may be tried any more.
 
-    `look` asks for a health check of an endpoint that an attempt found gone.
+    `look` asks for a health check of an endpoint that an attempt found gone. `observer` is told of every
+    attempt; None where no model is watched.
     """
 
     def __init__(
@@ -79,11 +81,13 @@ class Dispatcher:
         endpoints: Mapping[str, Endpoint],
         look: Callable[[str], None],
         clock: Clock,
+        observer: Observer | None = None,
     ) -> None:
         self._state = state
         self._endpoints = endpoints
         self._look = look
         self._clock = clock
+        self._observer = observer
         self._rng = Random()
         self._prices = {e.name: e.price for e in state.snapshot.config.endpoints}
         self._budgets = {p.name: RetryBudget() for p in state.snapshot.config.policies}
@@ -111,6 +115,7 @@ class Dispatcher:
         given_s = course.deadline - started
         span = course.telemetry.attempt(candidate, started)
         outcome, response = Outcome.CANCELLED, None
+        failed: Reason | None = None
         cost: float | None = 0.0
         course.place = permit.place
         self._state.begun(key, given_s, started, permit.device)
@@ -124,11 +129,11 @@ class Dispatcher:
             return response
         except asyncio.CancelledError:
             if self._clock() >= course.deadline - DEADLINE_SLACK_S:
-                outcome = Outcome.DEADLINE
+                outcome, failed = Outcome.DEADLINE, Reason.DEADLINE
             cost = self._cost(key, len(body), None)
             raise
         except AttemptError as error:
-            outcome = _OUTCOMES.get(error.reason, Outcome.REJECTED)
+            outcome, failed = _OUTCOMES.get(error.reason, Outcome.REJECTED), error.reason
             cost = self._cost(key, len(body) if error.sent else 0, None)
             if error.reason is Reason.UNAVAILABLE:
                 self._state.gone(key.endpoint, permit.device)
@@ -141,6 +146,11 @@ class Dispatcher:
             self._state.ended(key, outcome, elapsed_ms, given_s, size, ended, permit.device)
             course.attempts.append(Attempt(key.endpoint, outcome, elapsed_ms, cost, permit.device))
             span.ended(outcome, ended, cost)
+            if self._observer is not None:
+                took_s, at = ended - started, permit.place
+                self._observer.ended(
+                    course.decision.model, key, at, permit.allowed, took_s, body, response, failed
+                )
 
     def _cost(self, key: VariantKey, sent_bytes: int, response_bytes: int | None) -> float | None:
         """What the attempt cost; None where that takes a capacity which was never measured."""

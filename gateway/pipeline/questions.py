@@ -43,9 +43,9 @@ class Questions:
         """Raises Refusal for an unknown model or a version that no variant can have."""
         model = self._model(name, version, options)
         for target in self._serving(model, version, options):
-            if not version or target.variant.served_version is not None:
+            if not version or self._versions(target) or target.place is None:
                 return True
-            # The variant leaves the version to the endpoint, so only that knows.
+            # Only the endpoint knows.
             try:
                 endpoint = self._asked(target, model, options)
             except AttemptError:
@@ -79,7 +79,7 @@ class Questions:
             # What a forbidden place has is nothing that this question could be answered from.
             wall, snapshot = self._wall(model, options), self._state.snapshot
             allowed = [t for t in model.targets if not reach(snapshot, t, wall).refused_by]
-            if not any(_has(target, version) for target in allowed or model.targets):
+            if not any(self._has(target, version, wall) for target in allowed or model.targets):
                 raise unknown_model(name, version)
         return model
 
@@ -94,10 +94,25 @@ class Questions:
             for target in model.targets
             if target.key.endpoint not in options.hops
             and self._open(target, wall)
-            and (not version or _has(target, version))
+            and self._has(target, version, wall)
             and snapshot.endpoints[target.key.endpoint].up
             and snapshot.variants[target.key].ready
         ]
+
+    def _has(self, target: Target, version: str, wall: Wall) -> bool:
+        """Whether it may answer with the version, "" for any. Not known of an endpoint is a yes."""
+        if not version:
+            return True
+        if target.place is None and not target.key.version:
+            return not reach(self._state.snapshot, target, wall, version).lacks
+        versions = self._versions(target)
+        return not versions or version in versions
+
+    def _versions(self, target: Target) -> tuple[str, ...]:
+        """Those that it answers with; () where only its endpoint knows."""
+        if target.key.version:
+            return (target.key.version,)
+        return self._state.snapshot.variants[target.key].versions
 
     def _wall(self, model: Model, options: Options) -> Wall:
         origin = origin_of(self._tables.gateway, options)
@@ -134,7 +149,3 @@ class Questions:
         raise failure or Refusal(
             Reason.NO_CANDIDATE, f"No endpoint is ready to answer for model {shown(name)}"
         )
-
-
-def _has(target: Target, version: str) -> bool:
-    return target.variant.served_version in (None, version)

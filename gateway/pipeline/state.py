@@ -66,7 +66,7 @@ class ReplicaState:
         for model in health.models:
             key = VariantKey(endpoint, model.model, model.version)
             if key in self._variants:
-                self._variants[key] = replace(self._variants[key], ready=model.ready)
+                self._variants[key] = replace(self._variants[key], ready=model.ready, versions=model.versions)
 
     def fleet(self, endpoint: str, group: Group) -> None:
         """Take in the devices of a group, as they are now."""

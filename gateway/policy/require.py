@@ -21,7 +21,8 @@ class Facts(NamedTuple):
     `refused_by` names what forbids its place, or every device of it for a `group`: privacy classes and
     a peer's set. `ready`: the endpoint says it can serve the model; None: not asked yet. `away`: why no
     device of a group can answer, "" otherwise. `differs`: how its signature contradicts the model's, None
-    where it does not. The rest is said of the latency: `stale`, its figure is
+    where it does not. `versions`: those that it answers with, () where only the endpoint knows; `lacks`: why
+    no device of a group answers with the one asked for. The rest is said of the latency: `stale`, its figure is
     old; `probing`, it is old or missing, and the variant may still be tried to get a new one; `firm`,
     it may exclude; `answer_ms`, how long answers take, None where that may not exclude.
     """
@@ -40,6 +41,8 @@ class Facts(NamedTuple):
     group: bool = False
     away: str = ""
     differs: str | None = None
+    versions: tuple[str, ...] = ()
+    lacks: str = ""
 
 
 Rule = Callable[[Facts], Note | None]
@@ -66,10 +69,15 @@ def hops(f: Facts) -> Note | None:
 
 
 def version(f: Facts) -> Note | None:
-    """A variant without a version of its own passes the caller's on, so it excludes none."""
-    own, wanted = f.variant.served_version, f.request.version
-    if wanted and own is not None and own != wanted:
-        return Note("version", f"serves version {own}, not the one asked for")
+    """Where only the endpoint knows its versions the caller's is passed on, and excludes nothing."""
+    wanted, own = f.request.version, f.variant.version
+    if not wanted:
+        return None
+    if f.lacks:
+        return Note("version", f.lacks)
+    versions = f.versions if own is None else (own,)
+    if versions and wanted not in versions:
+        return Note("version", f"serves version {' and '.join(versions)}, not the one asked for")
     return None
 
 

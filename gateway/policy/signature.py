@@ -1,4 +1,5 @@
-"""Whether two endpoints have the same model: what one takes and gives, held against the other's."""
+"""Whether two endpoints, or two releases, have the same model: what one takes and gives, held against the
+other's."""
 
 from __future__ import annotations
 
@@ -19,6 +20,25 @@ def contradiction(reference: Signature, other: Signature) -> str | None:
     return _differing("input", reference.inputs, other.inputs) or _differing(
         "output", reference.outputs, other.outputs
     )
+
+
+def changed(standing: Signature, new: Signature) -> str | None:
+    """Where a release takes or gives something else than the one that stands, in a few words; None where
+    every request and answer of the one is one of the other. Dimensions must be equal, free ones too."""
+    for kind, old, given in (
+        ("input", standing.inputs, new.inputs),
+        ("output", standing.outputs, new.outputs),
+    ):
+        theirs = {spec.name: spec for spec in given}
+        for spec in old:
+            found = theirs.pop(spec.name, None)
+            if found is None:
+                return f"it has no {kind} {shown(spec.name)}"
+            if (found.datatype, found.shape, found.optional) != (spec.datatype, spec.shape, spec.optional):
+                return f"its {kind} {shown(spec.name)} is {_text(found)}, not {_text(spec)}"
+        for name in theirs:
+            return f"its {kind} {shown(name)} is one too many"
+    return None
 
 
 def _differing(kind: str, reference: Sequence[TensorSpec], other: Sequence[TensorSpec]) -> str | None:

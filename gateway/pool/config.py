@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -51,6 +52,12 @@ class PoolConfig(PlacedConfig):
     replicas: PoolReplicas = PoolReplicas()
     downscale_s: NotNegative = 60
     """How long the pool must want fewer replicas before it lets them go."""
+
+    def follows(self, artifact: str | None) -> tuple[str, ...]:
+        if self.runtime == "onnxruntime":
+            return ("onnx",)
+        tflite_first = artifact is not None and PurePath(artifact).suffix == ".tflite"
+        return ("tflite", "onnx") if tflite_first else ("onnx", "tflite")
 
     @field_validator("runtime", mode="before")
     @classmethod

@@ -13,7 +13,7 @@ from ray.serve.schema import LoggingConfig
 from gateway.core.config import Config
 from gateway.pool.config import PoolConfig
 from gateway.pool.replica import Pool
-from gateway.pool.settings import DEPLOYMENT, PoolSettings, app_name, pools_of, settings_of
+from gateway.pool.settings import DEPLOYMENT, PoolSettings, app_name, pools_of
 
 LOOK_S = 0.5
 """How often handles and controller look at the load: what a pool takes to notice a change of it."""
@@ -26,17 +26,15 @@ QUEUED = 512
 """Requests of one gateway that may wait for a replica; one more is refused as overloaded."""
 
 
-def deploy_pools(config: Config) -> None:
-    """Put every pool of the file on Ray Serve, which must be started, and return without waiting for
-    replicas. Raises ValueError for a pool that the file does not make sense of."""
-    wanted = [(pool, settings_of(config, pool)) for pool in pools_of(config)]
-    if wanted:
-        _run([_target(pool, settings) for pool, settings in wanted])
-
-
-def deploy_again(pool: PoolConfig, settings: PoolSettings) -> None:
-    """Let Serve forget that it gave up on a pool, and try anew."""
-    _run([_target(pool, settings)])
+def deploy(pool: PoolConfig, settings: PoolSettings, attempt: int = 0) -> None:
+    """Put a pool on Ray Serve, which must be started, and return without waiting for replicas. Those that
+    run are replaced a few at a time, and finish what they have, unless they were made of the same settings
+    in the same attempt; another one has Serve forget that it gave up."""
+    serve.run_many(
+        [_target(pool, settings, f"{settings.fingerprint}.{attempt}")],
+        wait_for_ingress_deployment_creation=False,
+        wait_for_applications_running=False,
+    )
 
 
 def undeploy(config: Config) -> None:
@@ -64,11 +62,7 @@ def ongoing(pool: PoolConfig, settings: PoolSettings) -> int:
     return max(math.ceil(2 * pool.replicas.target_ongoing), 2 * fullest)
 
 
-def _run(targets: list[serve.RunTarget]) -> None:
-    serve.run_many(targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
-
-
-def _target(pool: PoolConfig, settings: PoolSettings) -> serve.RunTarget:
+def _target(pool: PoolConfig, settings: PoolSettings, version: str) -> serve.RunTarget:
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
     scale = AutoscalingConfig(
         min_replicas=pool.replicas.min,
@@ -91,6 +85,8 @@ def _target(pool: PoolConfig, settings: PoolSettings) -> serve.RunTarget:
         graceful_shutdown_wait_loop_s=LOOK_S,
         logging_config=quiet,
     )(Pool)
+    # Left to itself Serve takes every deployment for a new version, and replaces what runs.
+    deployment._version = version
     return serve.RunTarget(
         deployment.bind(settings), name=app_name(settings.name), route_prefix=None, logging_config=quiet
     )

@@ -6,6 +6,7 @@ nothing else with it, and a pool at zero replicas can say what it serves.
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from ray.exceptions import RayError
 from gateway.pool.replica import open_variant, runtime_of
 from gateway.pool.runtimes._interface import LoadError
 from gateway.pool.settings import PoolSettings, VariantSettings
+from oip.golden import GoldenFailed, check_golden, read_golden
 from oip.signature import Signature
 
 ON_CPU = {"CPU": 1.0}
@@ -30,10 +32,10 @@ class Inspected:
     failure: str = ""
 
 
-async def inspect(settings: PoolSettings, variant: VariantSettings) -> Inspected:
-    """Open the variant's file elsewhere and say what it is. Raises nothing but cancellation, which
-    ends the task."""
-    ref: Any = _inspect.remote(settings, variant)
+async def inspect(settings: PoolSettings, variant: VariantSettings, golden: bytes | None = None) -> Inspected:
+    """Open the variant's file elsewhere and say what it is; a file that does not give its golden vectors is
+    a failure. Raises nothing but cancellation, which ends the task."""
+    ref: Any = _inspect.remote(settings, variant, golden)
     try:
         return await ref
     except RayError as error:
@@ -44,9 +46,14 @@ async def inspect(settings: PoolSettings, variant: VariantSettings) -> Inspected
 
 
 @ray.remote(num_cpus=0, max_retries=0)
-def _inspect(settings: PoolSettings, variant: VariantSettings) -> Inspected:
+def _inspect(settings: PoolSettings, variant: VariantSettings, golden: bytes | None) -> Inspected:
     try:
-        digest, signature, _ = open_variant(runtime_of(settings), variant, ON_CPU)
-    except LoadError as error:
+        digest, signature, session = open_variant(runtime_of(settings), variant, ON_CPU)
+        if golden is not None:
+            cases, tolerance = read_golden(io.BytesIO(golden))
+            check_golden(cases, tolerance, signature.inputs, session.run)
+    except (LoadError, GoldenFailed) as error:
         return Inspected(failure=str(error))
+    except Exception as error:  # the runtime's own words of a failed run may quote its inputs
+        return Inspected(failure=f"it fails on its golden vectors ({type(error).__name__})")
     return Inspected(digest, signature)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from gateway.core.plugins import discover
 from gateway.pool.lane import Lane
 from gateway.pool.loopback import bind_replica_to_loopback
 from gateway.pool.runtimes._interface import LoadError, Runtime
-from gateway.pool.settings import PoolSettings, VariantSettings
+from gateway.pool.settings import Key, PoolSettings, VariantSettings
 from oip.errors import OipError
 from oip.infer import build_response, parse_request, select
 from oip.reasons import Reason
@@ -80,34 +80,45 @@ class Pool:
         bind_replica_to_loopback()
         self._settings = settings
         self._runtime = runtime_of(settings)
-        self._variants = {(v.model, v.version): v for v in settings.variants}
-        self._opened: dict[tuple[str, str], Opened] = {}
-        self._failed: dict[tuple[str, str], str] = {}
-        self._looked: dict[tuple[str, str], float] = {}
+        self._variants = {variant.key: variant for variant in settings.variants}
+        self._opened: dict[Key, Opened] = {}
+        self._failed: dict[Key, str] = {}
+        self._looked: dict[Key, float] = {}
         self._opening = asyncio.Lock()
         for key in self._variants:
             self._open(key)
         if self._failed and not self._opened:
             raise PoolStartError("; ".join(f"{key[0]}: {why}" for key, why in self._failed.items()))
 
-    async def infer(self, body: bytes, model: str, version: str, digest: str, ends_at: float) -> Answer:
-        """One inference. `ends_at` is in seconds since the epoch, for clocks of other processes."""
+    async def infer(self, body: bytes, key: Key, accepted: Mapping[str, str], ends_at: float) -> Answer:
+        """One inference. `accepted`: the versions that may answer, with their files' digests. `ends_at` is in
+        seconds since the epoch, for clocks of other processes."""
         until = time.monotonic() + ends_at - time.time()
+        variant = self._variants[key]
         try:
-            opened = await self._current((model, version), digest)
+            digest = accepted.get(variant.version)
+            if digest is None:
+                text = f"Model {key[0]} is at version {variant.version} on this replica."
+                raise OipError(Reason.UNKNOWN_VERSION, text)
+            opened = await self._current(key, digest)
             work = parse_request(body, opened.signature)
             ran = await opened.lane.run(work, until)
-            response = build_response(model, version, work.id, select(work, ran.outputs), opened.signature)
+            outputs = select(work, ran.outputs)
+            response = build_response(key[0], variant.version, work.id, outputs, opened.signature)
             return response, ran.queued_s, ran.ran_s, work.rows or 1, ran.rows, ran.together
         except OipError as error:
             return error.reason.value, error.message
+
+    async def fault(self, key: Key) -> str:
+        """Why it cannot run a model, as a few words; "" where it can."""
+        return self._failed.get(key, "")
 
     async def __del__(self) -> None:
         """Awaited by Serve when it stops the replica."""
         for opened in self._opened.values():
             await opened.lane.close()
 
-    async def _current(self, key: tuple[str, str], digest: str) -> Opened:
+    async def _current(self, key: Key, digest: str) -> Opened:
         """The variant with this digest, opened anew where it is another one by now. Raises OipError
         MODEL_UNAVAILABLE."""
         opened = self._opened.get(key)
@@ -127,7 +138,7 @@ class Pool:
             raise OipError(Reason.MODEL_UNAVAILABLE, f"Model {key[0]} cannot be run: {why}.")
         return opened
 
-    def _open(self, key: tuple[str, str]) -> None:
+    def _open(self, key: Key) -> None:
         variant = self._variants[key]
         self._looked[key] = time.monotonic()
         try:

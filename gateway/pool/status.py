@@ -17,13 +17,15 @@ SLOW_START_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """`deployed`: Serve knows the pool. `failed`: it has given up starting it. `reason`: why a replica
+    """`deployed`: Serve knows the pool. `failed`: it has given up starting it. `settled`: every replica that
+    it wants runs, as deployed last, and no other. `reason`: why a replica
     did not start, in words without paths, "" where nothing is wrong."""
 
     deployed: bool
     running: int = 0
     starting: int = 0
     failed: bool = False
+    settled: bool = False
     reason: str = ""
 
 
@@ -44,6 +46,7 @@ def read_status(pool: str) -> PoolStatus:
         running=states.get("RUNNING", 0),
         starting=states.get("STARTING", 0) + states.get("RECOVERING", 0),
         failed=status == "DEPLOY_FAILED",
+        settled=status == "HEALTHY" and application.status == "RUNNING",
         reason=reason_in(deployment.message) if status != "HEALTHY" else "",
     )
 

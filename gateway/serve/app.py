@@ -25,7 +25,7 @@ from ray.serve.config import HTTPOptions, ProxyLocation
 from ray.serve.exceptions import RayServeException
 from ray.serve.schema import LoggingConfig
 
-from gateway.pool.deploy import deploy_pools, undeploy
+from gateway.pool.deploy import undeploy
 from gateway.serve.control import DATA_PLANE, EDGE_HUB, Control
 from gateway.serve.crossing import APP
 from gateway.serve.hub import EdgeHub
@@ -99,7 +99,6 @@ def running(
             if address is not None:
                 stack.callback(undeploy, settings.config)
                 stack.callback(serve.delete, APP)
-            deploy_pools(settings.config)
             parts = _deploy(settings, source)
             serving = _described(parts)
         except StartError:
@@ -179,7 +178,8 @@ def _deploy(settings: ReplicaSettings, source: str) -> dict[str, Any]:
     parts: list[Any] = [control]
     if settings.inside is not None and settings.listen.edge is not None:
         hub = serve.deployment(name=EDGE_HUB, **common)(EdgeHub)
-        parts.append(hub.bind(HubSettings(settings.config, settings.listen.edge, settings.inside), control))
+        hub_settings = HubSettings(settings.config, settings.listen.edge, settings.inside, settings.state_dir)
+        parts.append(hub.bind(hub_settings, control))
         names["hub"] = EDGE_HUB
     data_plane = serve.deployment(
         name=DATA_PLANE,

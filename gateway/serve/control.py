@@ -1,8 +1,11 @@
-"""The control deployment: configuration, the registry of devices and the operator API."""
+"""The control deployment: configuration, the registry of devices, the operator API, and what control does
+of its own accord."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +13,32 @@ import httpx
 
 import gateway
 from gateway.admin.app import operator_app
-from gateway.admin.plane import MeasureQuery, RouteQuery, TokenQuery
+from gateway.admin.plane import PREFIX, MeasureQuery, ReleaseQuery, RolloutQuery, RouteQuery, TokenQuery
+from gateway.control.signing import SigningError
 from gateway.core.config import Config
+from gateway.core.place import Place
+from gateway.core.release import Release, Stage
 from gateway.pool.loopback import bind_replica_to_loopback
 from gateway.registry.registry import Registry
 from gateway.serve.crossing import answered, ask
 from gateway.serve.devices import Devices
+from gateway.serve.fleet_watch import FleetWatch
 from gateway.serve.hub_view import HubView
+from gateway.serve.upkeep import Upkeep
+from gateway.store.artifacts import ArtifactError
+from gateway.store.blobs import BlobError
 from gateway.store.database import migrate, open_database
-from oip.errors import error_body
+from gateway.telemetry.metrics import ToldGauge
+from oip.errors import OipError, error_body
 from oip.reasons import STATUS, Reason
 
 DATA_PLANE = "DataPlane"
 EDGE_HUB = "EdgeHub"
+UPLOAD = f"{PREFIX}/artifacts"
 
 
 class Control:
-    """Answers operators and the hub, and alone writes the registry. What only a data plane replica or the
+    """Answers operators and the hub, and alone writes the database. What only a data plane replica or the
     hub knows it asks them for. `inside` is the path of the hub's inner socket, None without a hub."""
 
     def __init__(
@@ -37,23 +49,43 @@ class Control:
         self._revision = revision
         self._source = source
         migrate(state_dir)
-        registry = Registry(open_database(state_dir))
-        hub = None if inside is None else HubView(f"unix:{inside}", _hub_reread)
-        self._devices = Devices(registry, hub)
+        engine = open_database(state_dir)
+        target = None if inside is None else f"unix:{inside}"
+        hub = None if target is None else HubView(target, _hub_reread)
+        self._devices = Devices(Registry(engine), hub)
+        tell_hub = _nobody if hub is None else hub.reread
+        self._upkeep = Upkeep(config, state_dir, engine, FleetWatch(target), tell_hub, AskedPlane())
+        self._starting: asyncio.Task[None] | None = None
         self._app = operator_app(self, gateway.__version__)
         self._client = httpx.AsyncClient(
             transport=httpx.ASGITransport(self._app, raise_app_exceptions=False), base_url="http://control"
         )
 
     async def describe(self) -> dict[str, Any]:
+        """The process id; or `failure`: why nothing can be kept up."""
+        try:
+            await self._started()
+        except (ArtifactError, BlobError, SigningError, OipError) as error:
+            return {"failure": str(error)}
         return {"pid": os.getpid()}
+
+    async def check_health(self) -> None:
+        """Asked by Serve: it sees to it that a control that was replaced goes on, whoever else calls."""
+        await self._started()
+
+    async def _started(self) -> None:
+        """Begin with what is on disk, once; what cannot be read is tried again by the next who asks."""
+        if self._starting is None or (self._starting.done() and self._starting.exception() is not None):
+            self._starting = asyncio.create_task(self._upkeep.start(), name="begin upkeep")
+        await asyncio.shield(self._starting)
 
     async def operator(
         self, method: str, target: str, body: bytes
     ) -> tuple[int, list[tuple[str, str]], bytes]:
         """One call of the operator API, as the data plane passed it on."""
-        # The API takes JSON alone, whatever a caller's tool calls it.
-        headers = {"content-type": "application/json"}
+        # The API takes JSON, whatever a caller's tool calls it; an artifact is whatever it is.
+        raw = method == "PUT" and target == UPLOAD
+        headers = {"content-type": "application/octet-stream" if raw else "application/json"}
         try:
             request = self._client.build_request(method, target, content=body, headers=headers)
         except httpx.InvalidURL:
@@ -71,19 +103,89 @@ class Control:
         """For the hub: every device, revoked ones too."""
         return await answered(self._devices.enrolled())
 
+    async def orders(self) -> dict[str, Any]:
+        """For the hub: what devices are to do."""
+
+        async def work() -> Any:
+            await self._known()
+            return await self._upkeep.orders()
+
+        return await answered(work())
+
+    async def deliver(self, device: str, site: str, request: bytes) -> dict[str, Any]:
+        """For the hub: records of a device, counted when this returns."""
+
+        async def work() -> bytes:
+            await self._known()
+            return await self._upkeep.deliver(device, site, request)
+
+        return await answered(work())
+
+    async def observed(self, replica: str, place: Place, request: bytes) -> dict[str, Any]:
+        """For a data plane replica: records of what answered at a place."""
+
+        async def work() -> bytes:
+            await self._known()
+            return await self._upkeep.observed(replica, place, request)
+
+        return await answered(work())
+
+    async def edges(self, model: str, version: str) -> dict[str, Any]:
+        """For a data plane replica: the bins of a version's signals."""
+
+        async def work() -> Any:
+            await self._known()
+            return self._upkeep.known.edges(model, version)
+
+        return await answered(work())
+
+    async def standing_releases(self) -> dict[str, Any]:
+        """For a data plane replica: what its endpoints are to serve, by model."""
+
+        async def work() -> Mapping[str, Release]:
+            await self._known()
+            return self._upkeep.followers.wanted()
+
+        return await answered(work())
+
+    async def _known(self) -> None:
+        """Until control knows what is on disk. Raises OipError UNAVAILABLE."""
+        try:
+            await self._started()
+        except (ArtifactError, BlobError, SigningError) as error:
+            raise OipError(Reason.UNAVAILABLE, str(error)) from None
+
     def config_view(self) -> dict[str, Any]:
         return {
             "revision": self._revision,
             "source": self._source,
             "gateway": self._config.gateway.name,
             "last_error": None,
+            "differences": [difference.text for difference in self._upkeep.releases.differences()],
         }
 
     async def endpoints_view(self) -> list[dict[str, Any]]:
         return await self._ask("endpoints_view")
 
     async def models_view(self) -> list[dict[str, Any]]:
-        return await self._ask("models_view")
+        await self._known()
+        return self._upkeep.models.with_releases(await self._ask("models_view"))
+
+    async def upload_artifact(self, content: bytes) -> dict[str, Any]:
+        await self._known()
+        return await self._upkeep.models.upload(content)
+
+    async def push_release(self, model: str, query: ReleaseQuery) -> dict[str, Any]:
+        await self._known()
+        made = await self._upkeep.models.push(model, query)
+        if made["stage"] == Stage.CANDIDATE.value:
+            # It has its gate before it, and nobody is to have to ask for that.
+            await self._upkeep.updates.judge_pushed(model, made["version"])
+        return made
+
+    async def compat_view(self, model: str | None, version: str | None) -> list[dict[str, Any]]:
+        await self._known()
+        return await self._upkeep.models.compat(model, version)
 
     async def route(self, query: RouteQuery) -> dict[str, Any]:
         return await self._ask("dry_run", query.model_dump())
@@ -112,9 +214,75 @@ class Control:
     async def revoke_device(self, name: str) -> dict[str, Any]:
         return await self._devices.revoke(name)
 
+    async def updates_view(self) -> dict[str, Any]:
+        await self._known()
+        return self._upkeep.updates.views()
+
+    async def update_view(self, id: str) -> dict[str, Any]:
+        await self._known()
+        return self._upkeep.updates.view(id)
+
+    async def start_update(self, model: str) -> dict[str, Any]:
+        await self._known()
+        return await self._upkeep.updates.trigger(model)
+
+    async def cancel_update(self, id: str) -> dict[str, Any]:
+        await self._known()
+        return await self._upkeep.updates.cancel(id)
+
+    async def retry_update(self, id: str) -> dict[str, Any]:
+        await self._known()
+        return await self._upkeep.updates.retry(id)
+
+    async def samples_view(self, model: str) -> list[dict[str, Any]]:
+        await self._known()
+        return await self._upkeep.updates.samples(model)
+
+    async def rollouts_view(self) -> list[dict[str, Any]]:
+        await self._known()
+        return self._upkeep.rollouts.views()
+
+    async def rollout_view(self, id: str) -> dict[str, Any]:
+        await self._known()
+        return self._upkeep.rollouts.view(id)
+
+    async def start_rollout(self, query: RolloutQuery) -> dict[str, Any]:
+        await self._known()
+        id = await self._upkeep.rollouts.start(query.model, query.version, force=query.force)
+        return self._upkeep.rollouts.view(id)
+
+    async def pause_rollout(self, id: str) -> dict[str, Any]:
+        await self._known()
+        return await self._upkeep.rollouts.pause(id)
+
+    async def resume_rollout(self, id: str) -> dict[str, Any]:
+        await self._known()
+        return await self._upkeep.rollouts.resume(id)
+
+    async def abort_rollout(self, id: str) -> dict[str, Any]:
+        await self._known()
+        return await self._upkeep.rollouts.abort(id)
+
     async def _ask(self, method: str, *args: Any) -> Any:
         return await ask(DATA_PLANE, "the data plane", method, *args)
 
 
 async def _hub_reread() -> None:
     await ask(EDGE_HUB, "the edge hub", "reread")
+
+
+async def _nobody() -> None:
+    """Without a hub there is nobody to tell."""
+
+
+class AskedPlane:
+    """`upkeep.Plane` through the data plane's handle."""
+
+    async def follow(self, release: Release) -> Mapping[str, str]:
+        return await ask(DATA_PLANE, "the data plane", "follow", release)
+
+    async def teach(self, model: str, teacher: str, request: bytes, allowed: str) -> Sequence[int]:
+        return await ask(DATA_PLANE, "the data plane", "teach", model, teacher, request, allowed)
+
+    async def gauges(self, rows: Sequence[ToldGauge]) -> None:
+        await ask(DATA_PLANE, "the data plane", "gauges", rows)

@@ -11,13 +11,14 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
+from gateway.core.release import Orders
 from gateway.edgehub.server import HubServer
 from gateway.pool.loopback import bind_replica_to_loopback
 from gateway.registry.devices import Enrolled
 from gateway.serve.crossing import answered, value_of
 from gateway.serve.own_loop import OwnLoop
 from gateway.serve.settings import HubSettings
-from gateway.store.artifacts import load_artifact
+from gateway.store.blobs import BlobStore
 from oip.errors import OipError
 from oip.reasons import Reason
 
@@ -32,8 +33,9 @@ class EdgeHub:
     def __init__(self, settings: HubSettings, control: DeploymentHandle) -> None:
         bind_replica_to_loopback()
         self._address = str(settings.listen)
+        blobs = BlobStore(settings.config.artifacts, settings.state_dir)
         self._server = HubServer(
-            settings.config, settings.listen, settings.inside, ControlsRoll(control), load_artifact
+            settings.config, settings.listen, settings.inside, ControlsRoll(control), blobs
         )
         self._own = OwnLoop("the edge hub")
         self._own.start(self._server.start())
@@ -64,7 +66,7 @@ class EdgeHub:
 
 
 class ControlsRoll:
-    """The registry as the hub reaches it: through control, which alone writes it."""
+    """The registry and the orders as the hub reaches them: through control, which alone makes them."""
 
     def __init__(self, control: DeploymentHandle) -> None:
         self._control = control
@@ -75,11 +77,17 @@ class ControlsRoll:
     async def enrolled(self) -> Sequence[Enrolled]:
         return await self._ask("enrolled")
 
+    async def deliver(self, device: Enrolled, request: bytes) -> bytes:
+        return await self._ask("deliver", device.name, device.site, request)
+
+    async def orders(self) -> Orders:
+        return await self._ask("orders")
+
     async def _ask(self, method: str, *args: Any) -> Any:
         try:
             async with asyncio.timeout(CONTROL_TIMEOUT_S):
                 answer = await getattr(self._control, method).remote(*args)
         except (TimeoutError, RayError, RayServeException) as error:
-            text = f"the registry of devices is not available ({type(error).__name__}); try again"
+            text = f"control is not available ({type(error).__name__}); try again"
             raise OipError(Reason.UNAVAILABLE, text) from error
         return value_of(answer)

@@ -11,6 +11,8 @@ from oip.errors import error_body
 from oip.reasons import STATUS, Reason
 
 CALL_TIMEOUT_S = 10.0
+UPLOAD_TIMEOUT_S = 120.0
+"""For a file, which may have to go on to a bucket."""
 
 OperatorCall = Callable[[str, str, bytes], Awaitable[tuple[int, list[tuple[str, str]], bytes]]]
 """method, target, body -> status, headers, body."""

@@ -5,18 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
+from edgewire.v1 import edge_pb2
+from gateway.core.place import Place
+from gateway.core.release import Blob, Release
+from gateway.pipeline.observer import Edges
 from gateway.pool.loopback import bind_replica_to_loopback
-from gateway.serve.crossing import answered
+from gateway.serve.crossing import answered, value_of
 from gateway.serve.own_loop import OwnLoop
-from gateway.serve.passage import CALL_TIMEOUT_S
+from gateway.serve.passage import CALL_TIMEOUT_S, UPLOAD_TIMEOUT_S
 from gateway.serve.runtime import Runtime
 from gateway.serve.settings import ReplicaSettings
+from gateway.store.blobs import BlobError, BlobStore
+from gateway.telemetry.metrics import ToldGauge
+from oip.errors import OipError
+from oip.reasons import Reason
 
 HUB_WAIT_S = 5.0
 
@@ -31,10 +41,11 @@ class DataPlane:
         bind_replica_to_loopback()
 
         async def operator(method: str, target: str, body: bytes) -> Any:
-            async with asyncio.timeout(CALL_TIMEOUT_S):
+            async with asyncio.timeout(UPLOAD_TIMEOUT_S if method == "PUT" else CALL_TIMEOUT_S):
                 return await control.operator.remote(method, target, body)
 
-        self._runtime = Runtime(settings, operator)
+        asked = AskedControl(control, settings)
+        self._runtime = Runtime(settings, operator, asked, asked)
         self._drain_s = settings.drain_s
         self._own = OwnLoop("the data plane")
         self._own.start(self._begin(hub))
@@ -78,6 +89,15 @@ class DataPlane:
     async def measurement(self, number: str) -> dict[str, Any]:
         return await answered(self._own.run(self._runtime.measurement(number)))
 
+    async def follow(self, release: Release) -> dict[str, Any]:
+        return await answered(self._own.run(self._runtime.follow(release)))
+
+    async def teach(self, model: str, teacher: str, request: bytes, allowed: str) -> dict[str, Any]:
+        return await answered(self._own.run(self._runtime.teach(model, teacher, request, allowed)))
+
+    async def gauges(self, rows: Sequence[ToldGauge]) -> dict[str, Any]:
+        return await answered(self._own.run(self._runtime.gauges(rows)))
+
     def check_health(self) -> None:
         """Asked by Serve; a replica that is of no use is replaced."""
         self._own.check()
@@ -87,3 +107,37 @@ class DataPlane:
         if self._own.alive:
             await self.drain()
             self._own.stop()
+
+
+class AskedControl:
+    """Control as a replica sees it: the desk that takes its observations, and what releases stand. `blobs`
+    are read where they lie."""
+
+    def __init__(self, control: DeploymentHandle, settings: ReplicaSettings) -> None:
+        self._control = control
+        self._replica = secrets.token_hex(4)
+        self._blobs = BlobStore(settings.config.artifacts, settings.state_dir)
+
+    async def edges(self, model: str, version: str) -> Edges | None:
+        return await self._ask("edges", model, version)
+
+    async def deliver(self, place: Place, request: edge_pb2.DeliverRequest) -> edge_pb2.DeliverReply:
+        reply = await self._ask("observed", self._replica, place, request.SerializeToString())
+        return edge_pb2.DeliverReply.FromString(reply)
+
+    async def releases(self) -> Mapping[str, Release]:
+        return await self._ask("standing_releases")
+
+    async def content(self, blob: Blob) -> bytes:
+        try:
+            return await self._blobs.get(blob)
+        except BlobError as error:
+            raise OipError(Reason.UNAVAILABLE, str(error)) from None
+
+    async def _ask(self, method: str, *args: Any) -> Any:
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                return value_of(await getattr(self._control, method).remote(*args))
+        except (TimeoutError, RayError, RayServeException) as error:
+            text = f"control is not available ({type(error).__name__}); try again"
+            raise OipError(Reason.UNAVAILABLE, text) from error

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import gateway
@@ -15,7 +15,8 @@ from gateway.core.config import EndpointConfig
 from gateway.core.decision import VariantKey
 from gateway.core.fleet import Group
 from gateway.core.plugins import discover
-from gateway.core.ports import Endpoint, Health, Surroundings
+from gateway.core.ports import Endpoint, Health, Standing, Surroundings
+from gateway.core.release import Release
 from gateway.core.request import Options
 from gateway.frontends.codec_pool import CodecPool
 from gateway.frontends.codecs import binding_codecs
@@ -24,7 +25,9 @@ from gateway.frontends.handlers import Handlers
 from gateway.frontends.http_lane import HttpLane
 from gateway.pipeline.director import Director
 from gateway.pipeline.dispatch import Dispatcher
+from gateway.pipeline.following import Following
 from gateway.pipeline.monitor import Monitor
+from gateway.pipeline.observer import Desk, Observer, observed
 from gateway.pipeline.records import DecisionRing
 from gateway.pipeline.state import ReplicaState
 from gateway.routing.record import to_record
@@ -33,8 +36,10 @@ from gateway.serve.measuring import Measurements
 from gateway.serve.passage import OperatorCall, OperatorPassage
 from gateway.serve.scrape_listener import ScrapeListener
 from gateway.serve.settings import ReplicaSettings
+from gateway.serve.teaching import teach
 from gateway.store.profiles import ProfileStore
 from gateway.telemetry import Telemetry
+from gateway.telemetry.metrics import ToldGauge
 from oip.errors import OipError
 from oip.names import shown
 from oip.reasons import Reason
@@ -54,9 +59,16 @@ CALLERS_MISTAKES = frozenset(
 
 
 class Runtime:
-    """One replica's endpoints, state, pipeline and listeners. Everything runs on the loop of `start`."""
+    """One replica's endpoints, state, pipeline and listeners. Everything runs on the loop of `start`. What
+    it observes goes to `desk`, None: nothing is observed; `standing` tells what is released, None: nothing."""
 
-    def __init__(self, settings: ReplicaSettings, operator: OperatorCall) -> None:
+    def __init__(
+        self,
+        settings: ReplicaSettings,
+        operator: OperatorCall,
+        desk: Desk | None = None,
+        standing: Standing | None = None,
+    ) -> None:
         self._settings = settings
         self._operator = operator
         self._state = ReplicaState(settings.config, settings.revision)
@@ -66,7 +78,9 @@ class Runtime:
         self._profiles_seen: object = None
         self._endpoints: dict[str, Endpoint] = {}
         self._monitors: dict[str, Monitor] = {}
-        dispatcher = Dispatcher(self._state, self._endpoints, self._lost, time.monotonic)
+        watched = None if desk is None or not observed(settings.config) else desk
+        self._observer = None if watched is None else Observer(settings.config, watched)
+        dispatcher = Dispatcher(self._state, self._endpoints, self._lost, time.monotonic, self._observer)
         self._director = Director(
             settings.config, self._state, self._endpoints, dispatcher, self._records, self._telemetry
         )
@@ -76,6 +90,7 @@ class Runtime:
             lambda name: self._state.snapshot.groups[name],
             self._profiles,
         )
+        self._following = None if standing is None else Following(settings.config, self._endpoints, standing)
         self._opened = contextlib.AsyncExitStack()
         """What must be closed, the last opened first."""
         self._grace_until = 0.0
@@ -88,6 +103,9 @@ class Runtime:
             self._opened.push_async_callback(asyncio.to_thread, self._telemetry.shutdown)
             self._telemetry.metrics.config_revision(self._settings.revision)
             self._read_profiles()
+            if self._observer is not None:
+                self._observer.start()
+                self._opened.push_async_callback(self._observer.close)
             await self._start_endpoints()
             await self._start_listeners()
         except BaseException:
@@ -126,6 +144,9 @@ class Runtime:
         self._opened.push_async_callback(self._measurements.close)
         housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
         self._opened.callback(housekeeping.cancel)
+        if self._following is not None:
+            beginning = asyncio.create_task(self._following.begin(), name="begin to follow")
+            self._opened.callback(beginning.cancel)
 
     async def _start_listeners(self) -> None:
         listen = self._settings.listen
@@ -195,6 +216,20 @@ class Runtime:
 
     async def decision(self, decision_id: str) -> dict[str, Any] | None:
         return self._records.get(decision_id)
+
+    async def gauges(self, rows: Sequence[ToldGauge]) -> None:
+        """Metrics that control alone knows, in place of what it told before."""
+        self._telemetry.metrics.told(rows)
+
+    async def follow(self, release: Release) -> dict[str, str]:
+        """Bring a release to the endpoints that follow its model; by endpoint "" or why not."""
+        if self._following is None:
+            raise OipError(Reason.UNAVAILABLE, "released files cannot be had here")
+        return await self._following.follow(release)
+
+    async def teach(self, model: str, teacher: str, request: bytes, allowed: str) -> Sequence[int]:
+        """A teacher's labels for a sample. Raises OipError."""
+        return await teach(self._settings.config, self._endpoints, model, teacher, request, allowed)
 
     async def measure(self, endpoint: str, model: str, version: str) -> dict[str, Any]:
         """Begin to measure a variant, as its endpoint names it. Raises OipError."""

@@ -67,8 +67,10 @@ class ReplicaSettings:
 
 @dataclass(frozen=True, slots=True)
 class HubSettings:
-    """What the edge hub is told: where devices connect, and the path of its inner socket."""
+    """What the edge hub is told: where devices connect, and the path of its inner socket. `state_dir` holds
+    released artifacts, where the configuration names no other store."""
 
     config: Config
     listen: Address
     inside: Path
+    state_dir: Path

@@ -10,7 +10,7 @@ whatever comes later is counted under "_other".
 from __future__ import annotations
 
 from collections import Counter as Count
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -28,7 +28,13 @@ from gateway.telemetry.events import AttemptEnded, Decided, RequestEnded
 MAX_VALUES = {"model": 500, "tenant": 200, "endpoint": 500, "policy": 200, "privacy": 200}
 """How many values a label may have; the others come from fixed lists."""
 MAX_SERIES = 10_000
+MAX_TOLD = 1000
+"""Series of each gauge that control tells of. Rollouts come and go, so what counts is how many there are at
+a time, not how many there ever were."""
 _PLACEHOLDERS = frozenset({names.NONE, names.UNKNOWN, names.OTHER})
+
+ToldGauge = tuple[str, Sequence[str], float]
+"""A gauge's name, its labels' values in order, and its value."""
 
 C = TypeVar("C", Counter, Gauge, Histogram)
 
@@ -115,6 +121,7 @@ class Metrics:
         self._forecast_error = labelled(
             histogram(names.FORECAST_ERROR, names.RATIO_BUCKETS), names.FORECAST_ERROR
         )
+        self._told = {instrument.name: gauge(instrument) for instrument in names.TOLD.values()}
         self._dropped = counter(names.TELEMETRY_DROPPED)
         for signal in (names.SIGNAL_SPANS, names.SIGNAL_METRICS):
             self._dropped(signal)
@@ -163,6 +170,23 @@ class Metrics:
         """Makes `revision` the only one reported."""
         self._config_revision.clear()
         self._config_revision.labels(revision).set(1)
+
+    def told(self, rows: Iterable[ToldGauge]) -> None:
+        """What control knows, in place of all that it told before. Rows of no gauge of names.TOLD, of other
+        labels than it has, or beyond MAX_TOLD, are left out."""
+        by_name: dict[str, list[tuple[tuple[str, ...], float]]] = {name: [] for name in self._told}
+        for name, labels, value in rows:
+            known = names.TOLD.get(name)
+            if known is not None and len(labels) == len(known.labels) and len(by_name[name]) < MAX_TOLD:
+                by_name[name].append((tuple(labels), value))
+        for name, found in by_name.items():
+            metric = self._told[name]
+            if not names.TOLD[name].labels:
+                metric.set(found[0][1] if found else 0)
+                continue
+            metric.clear()
+            for labels, value in found:
+                metric.labels(*labels).set(value)
 
     def telemetry_dropped(self, signal: str, count: int) -> None:
         """`signal` is names.SIGNAL_SPANS or names.SIGNAL_METRICS."""

@@ -88,11 +88,27 @@ FORECAST_ERROR = Instrument(
     "How far an answered attempt's latency was from its predicted median, as |actual - predicted| / predicted.",
     ("endpoint",),
 )
+DRIFT = Instrument(
+    "tidegate_drift",
+    "How far a watched signal of a model is from its reference: the detector's last score.",
+    ("model", "signal"),
+)
+ROLLOUT_DEVICES = Instrument(
+    "tidegate_rollout_devices",
+    "Devices of the rollouts that are under way, and of the last of each model, by how far each has come.",
+    ("rollout", "state"),
+)
+SPOOL_RECORDS = Instrument(
+    "tidegate_spool_records", "Records that connected devices have written and nobody has counted yet."
+)
 TELEMETRY_DROPPED = Instrument(
     "tidegate_telemetry_dropped_total",
     "Telemetry that was not exported over OTLP: spans, and pushes of metrics.",
     ("signal",),
 )
+
+TOLD = {told.name: told for told in (DRIFT, ROLLOUT_DEVICES, SPOOL_RECORDS)}
+"""Gauges that control tells a replica of, so that one scrape has everything."""
 
 SIGNAL_SPANS = "spans"
 SIGNAL_METRICS = "metrics"

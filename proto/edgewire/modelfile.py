@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -32,6 +32,7 @@ _BITS = {
     tflite.TensorType.UINT32: 32, tflite.TensorType.UINT16: 16, tflite.TensorType.INT4: 4,
 }  # fmt: skip
 _UNSIZED = {tflite.TensorType.STRING, tflite.TensorType.RESOURCE, tflite.TensorType.VARIANT}
+_NAMES = {value: name for name, value in vars(tflite.TensorType).items() if isinstance(value, int)}
 _OPTIONS = {value: name for name, value in vars(tflite.BuiltinOptions).items() if isinstance(value, int)}
 _SUBGRAPHS_OF = {
     "CallOnceOptions": ("InitSubgraphIndex",),
@@ -50,20 +51,30 @@ class BadModel(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """`stateful`: it keeps state in resources, which live as long as an interpreter does."""
+    """`stateful`: it keeps state in resources, which live as long as an interpreter does.
+
+    `versions`: the highest version of each operator that it uses. `computed` and `stored`: datatypes of
+    tensors that nodes or callers write, and of constants, by their names in TFLite's schema.
+    `working_bytes`: what the written tensors take together, an upper bound of what a runtime lays out.
+    """
 
     nodes: int
     operators: tuple[str, ...]
     stateful: bool
+    versions: Mapping[str, int]
+    computed: frozenset[str]
+    stored: frozenset[str]
+    working_bytes: int
 
 
-def read_model(content: bytes, *, any_custom: bool = False) -> ModelFacts:
+def read_model(content: bytes, *, any_custom: bool = False, any_operator: bool = False) -> ModelFacts:
     """Hold a whole .tflite file against its schema. Raises BadModel.
 
-    `any_custom`: a delegate may bring custom operators that the runtime lacks.
+    `any_custom`: a delegate may bring custom operators that the runtime lacks. `any_operator`: the file is
+    to be known, not run here, so that no operator is refused.
     """
     try:
-        return _Reader(content).read(any_custom)
+        return _Reader(content, any_custom, any_operator).read()
     except BadModel:
         raise
     except _UNREADABLE:
@@ -75,12 +86,18 @@ def _bad(fault: str) -> NoReturn:
 
 
 class _Reader:
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, any_custom: bool, any_operator: bool) -> None:
         self._content = content
+        self._any_custom = any_custom or any_operator
+        self._any_operator = any_operator
         self._size = len(content)
         self._steps = 0
+        self._versions: dict[str, int] = {}
+        self._computed: set[int] = set()
+        self._stored: set[int] = set()
+        self._working = 0
 
-    def read(self, any_custom: bool) -> ModelFacts:
+    def read(self) -> ModelFacts:
         if self._size < 16 or self._content[4:8] != b"TFL3":
             _bad("the file is no TFLite model")
         model = self._table(tflite.Model.GetRootAs(self._content, 0))
@@ -88,7 +105,7 @@ class _Reader:
             _bad(f"the file has schema version {model.Version()}, and the runtime reads {SCHEMA_VERSION}")
         self._string(model, 10)
         buffers = [self._buffer(b) for b in self._tables(model.BuffersLength, model.Buffers)]
-        names = [self._operator_code(c, any_custom) for c in self._codes(model)]
+        names = [self._operator_code(c) for c in self._codes(model)]
         graphs = list(self._tables(model.SubgraphsLength, model.Subgraphs))
         if not graphs:
             _bad("the model has no subgraph")
@@ -107,6 +124,10 @@ class _Reader:
             sum(graph.OperatorsLength() for graph in graphs[:1]),
             tuple(sorted(set(names))),
             bool(STATEFUL.intersection(names)),
+            self._versions,
+            frozenset(_NAMES[kind] for kind in self._computed),
+            frozenset(_NAMES[kind] for kind in self._stored),
+            self._working,
         )
 
     def _codes(self, model: Any) -> Iterator[Any]:
@@ -158,7 +179,7 @@ class _Reader:
         data = buffer.DataAsNumpy()
         return 0 if isinstance(data, int) else len(data)
 
-    def _operator_code(self, code: Any, any_custom: bool) -> str:
+    def _operator_code(self, code: Any) -> str:
         """The operator's name, once the runtime has it in that version."""
         custom = self._string(code, 6)
         # Writers set one of two fields, and the runtime takes the larger.
@@ -169,9 +190,12 @@ class _Reader:
         )
         name = BUILTIN_OPCODE2NAME.get(number, f"number {number}")
         if name == "CUSTOM":
-            if custom not in CUSTOM and not any_custom:
+            if custom not in CUSTOM and not self._any_custom:
                 _bad(f"the runtime lacks the model's custom operator {custom[:64]!r}")
             return f"CUSTOM {custom}"
+        self._versions[name] = max(code.Version(), self._versions.get(name, 0))
+        if self._any_operator:
+            return name
         if name not in VERSIONS:
             _bad(f"the runtime lacks the model's operator {name}")
         if code.Version() not in VERSIONS[name]:
@@ -233,6 +257,9 @@ class _Reader:
         takes = -(-math.prod(shape) * _BITS.get(kind, 0) // 8)
         if takes > MAX_TENSOR_BYTES:
             _bad(f"tensor {name!r} takes {takes} bytes, more than the runtime can address")
+        (self._stored if data else self._computed).add(kind)
+        if not data:
+            self._working += takes
         self._quantization(tensor, name, shape)
         sparse = tensor.Sparsity()
         if sparse is not None:

@@ -45,12 +45,23 @@ def input_values(inputs: Mapping[str, Array]) -> dict[str, Values]:
     numeric = [array for array in inputs.values() if array.dtype.kind in "biuf" and array.size]
     if not numeric:
         return {}
-    rows = _rows([*inputs.values()])
-    flat = np.concatenate([array.astype(np.float64).reshape(rows, -1) for array in numeric], axis=1)
-    flat = np.nan_to_num(flat, nan=0.0, posinf=0.0, neginf=0.0)
+    rows = rows_of(inputs)
+    parts = [array.astype(np.float64).reshape(rows, -1) for array in numeric]
+    flat = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+    count = flat.shape[1]
+    # np.mean, np.std and np.nan_to_num say the same in three times the time.
     with np.errstate(over="ignore", invalid="ignore"):
-        found = {INPUT_MEAN: flat.mean(axis=1), INPUT_STD: flat.std(axis=1)}
-    return {name: np.nan_to_num(values) for name, values in found.items()}
+        flat = _finite(flat, 0.0)
+        means = np.add.reduce(flat, axis=1) / count
+        spread = np.square(flat - means[:, None])
+        stds = np.sqrt(np.add.reduce(spread, axis=1) / count)
+    return {INPUT_MEAN: _finite(means), INPUT_STD: _finite(stds)}
+
+
+def rows_of(inputs: Mapping[str, Array]) -> int:
+    """How many rows a request has, at least 1."""
+    lengths = {array.shape[0] if array.ndim > 1 else 0 for array in inputs.values()}
+    return lengths.pop() if len(lengths) == 1 and 0 not in lengths else 1
 
 
 def output_values(outputs: Mapping[str, Array]) -> dict[str, Values]:
@@ -60,17 +71,24 @@ def output_values(outputs: Mapping[str, Array]) -> dict[str, Values]:
         if array.dtype.kind != "f" or array.ndim < 1 or array.shape[-1] < 2 or not array.size:
             continue
         rows = array.astype(np.float64).reshape(-1, array.shape[-1])
-        if not (np.isfinite(rows).all() and (rows >= 0).all()):
+        # What is infinite or no number fails one of these two as well.
+        if not np.minimum.reduce(rows, axis=None) >= 0:
             continue
-        if (np.abs(rows.sum(axis=1) - 1) <= SUM_TOLERANCE).all():
-            return {CONFIDENCE: rows.max(axis=1)}
+        with np.errstate(over="ignore"):
+            sums = np.add.reduce(rows, axis=1)
+        if np.maximum.reduce(np.abs(sums - 1)) <= SUM_TOLERANCE:
+            return {CONFIDENCE: np.maximum.reduce(rows, axis=1)}
     return {}
 
 
-def bin_counts(values: Values, edges: Sequence[float]) -> list[int]:
+def bins_at(values: Values, edges: Sequence[float] | Values) -> NDArray[np.intp]:
+    """The bin of each value."""
+    return np.searchsorted(np.asarray(edges, np.float64), values, side="right")
+
+
+def bin_counts(values: Values, edges: Sequence[float] | Values) -> list[int]:
     """How many values lie in each bin; one bin more than there are edges."""
-    at = np.searchsorted(np.asarray(edges, np.float64), values, side="right")
-    return np.bincount(at, minlength=len(edges) + 1).tolist()
+    return np.bincount(bins_at(values, edges), minlength=len(edges) + 1).tolist()
 
 
 def edges_fault(edges: Sequence[float]) -> str | None:
@@ -124,6 +142,9 @@ def latency_quantile(counts: Mapping[int, int], share: float) -> float | None:
     return latency_of(max(counts))
 
 
-def _rows(arrays: Sequence[Array]) -> int:
-    lengths = {array.shape[0] if array.ndim > 1 else 0 for array in arrays}
-    return lengths.pop() if len(lengths) == 1 and 0 not in lengths else 1
+def _finite(values: Values, instead: float | None = None) -> Values:
+    """The values with `instead` for infinite ones (None: the greatest and the least there are), and 0 for
+    what is no number."""
+    if np.isfinite(values).all():
+        return values
+    return np.nan_to_num(values, nan=0.0, posinf=instead, neginf=instead)

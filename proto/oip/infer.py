@@ -2,7 +2,7 @@
 
 `parse_request` holds a serialized ModelInferRequest against the model's signature and gives its inputs
 as numpy arrays; `build_response` writes the outputs as a ModelInferResponse, always in
-raw_output_contents. Element types are those of `tensors.dtype`: BYTES are arrays of `bytes` objects, and
+raw_output_contents, and `parse_response` reads them again, however they are written. Element types are those of `tensors.dtype`: BYTES are arrays of `bytes` objects, and
 BF16, which numpy does not know, are its bits as uint16. No number is converted on the way, so that
 every NaN keeps its bits.
 """
@@ -19,9 +19,9 @@ import numpy as np
 from oip import contents, tensors
 from oip.errors import OipError
 from oip.names import shown
-from oip.parts import InputPart, ParameterValue, read_request
+from oip.parts import InputPart, ParameterValue, read_request, tensor_part
 from oip.reasons import Reason
-from oip.scan import string_field, varint_bytes
+from oip.scan import LEN, MAX_FIELDS, Broken, Span, fields, string_field, varint_bytes
 from oip.signature import Signature, TensorSpec
 from oip.validate import Data, check_parts
 
@@ -95,6 +95,42 @@ def build_response(
         head += (b"\x2a", varint_bytes(len(entry)), entry)
         raws += (b"\x32", varint_bytes(len(raw)), raw)
     return b"".join([*head, *raws])
+
+
+def parse_response(body: bytes) -> dict[str, Array]:
+    """The outputs of a serialized ModelInferResponse by name, read-only where it has raw data.
+
+    Raises OipError ENDPOINT_FAILED for an answer that contradicts itself.
+    """
+    outputs: list[InputPart] = []
+    raws: list[Span] = []
+    budget = [MAX_FIELDS]
+    try:
+        for number, wire, _, low, high in fields(body, 0, len(body), budget):
+            if number in (5, 6) and wire != LEN:
+                raise Broken(f"field {number} has wire type {wire}")
+            if number == 5:
+                outputs.append(tensor_part(body, low, high, budget))
+            elif number == 6:
+                raws.append((low, high))
+        if raws and len(raws) != len(outputs):
+            raise Broken("it has not as many raw_output_contents as outputs")
+        found: dict[str, Array] = {}
+        for at, part in enumerate(outputs):
+            tensors.check_datatype(part.datatype, "An output")
+            tensors.check_shape(list(part.shape), "An output")
+            if raws:
+                data = Data(False, (raws[at],))
+            elif part.contents is not None:
+                data = Data(True, contents.find_elements(body, part, "", budget))
+            else:
+                raise Broken("an output has no data")
+            if part.name in found:
+                raise Broken("an output occurs twice")
+            found[part.name] = _array(body, part, data)
+        return found
+    except (Broken, OipError):
+        raise _failed("its outputs cannot be read") from None
 
 
 def select(work: InferWork, outputs: Mapping[str, Array]) -> dict[str, Array]:

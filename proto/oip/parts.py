@@ -90,7 +90,7 @@ def read_request(body: bytes) -> RequestParts:
             if number == 7:
                 raws.append((low, high))
             elif number == 5:
-                inputs.append(_input(body, low, high, budget))
+                inputs.append(tensor_part(body, low, high, budget))
             elif number == 6:
                 outputs.append(_output(body, low, high, budget))
             elif number == 4:
@@ -141,7 +141,9 @@ def varint(body: bytes, at: int) -> tuple[int, int]:
     raise Broken("a number is longer than ten bytes")
 
 
-def _input(body: bytes, low: int, high: int, budget: list[int]) -> InputPart:
+def tensor_part(body: bytes, low: int, high: int, budget: list[int]) -> InputPart:
+    """One input, or an output of an answer, whose fields are the same. Raises Broken, and OipError for a key
+    that is refused."""
     name = datatype = ""
     shape: list[int] = []
     contents: Span | None = None

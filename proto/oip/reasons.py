@@ -21,6 +21,8 @@ class Reason(StrEnum):
     UNKNOWN_VERSION = "unknown_version"
     NOT_FOUND = "not_found"
     """No such route, decision or other named thing."""
+    CONFLICT = "conflict"
+    """An operator's call that does not go with how things are now."""
     METHOD_NOT_ALLOWED = "method_not_allowed"
     UNSUPPORTED_CODING = "unsupported_coding"
     TOO_LARGE = "too_large"
@@ -63,6 +65,7 @@ STATUS: dict[Reason, Status] = {
     Reason.UNKNOWN_MODEL: Status("NOT_FOUND", 404),
     Reason.UNKNOWN_VERSION: Status("NOT_FOUND", 404),
     Reason.NOT_FOUND: Status("NOT_FOUND", 404),
+    Reason.CONFLICT: Status("FAILED_PRECONDITION", 409),
     Reason.METHOD_NOT_ALLOWED: Status("UNIMPLEMENTED", 405),
     Reason.UNSUPPORTED_CODING: Status("UNIMPLEMENTED", 415),
     Reason.TOO_LARGE: Status("RESOURCE_EXHAUSTED", 413),

@@ -79,6 +79,8 @@ class AnswerSuite:
     """The kind that a subclass tests."""
     knows_its_models = False
     """Whether the endpoint itself tells that its place has no such model, and sends nothing."""
+    versions: tuple[str, ...] = ()
+    """Of id2d_fp32, where the endpoint tells which it answers with."""
 
     @pytest.fixture
     async def endpoint(self, place: AnsweringPlace) -> AsyncIterator[Endpoint]:
@@ -147,7 +149,7 @@ class AnswerSuite:
         health = await endpoint.health([(IDENTITY, ""), (IDENTITY, "9"), (UNLOADED, ""), ("nope", "")], 10)
         assert health.up
         assert health.models == (
-            ModelHealth(IDENTITY, "", True),
+            ModelHealth(IDENTITY, "", True, self.versions),
             ModelHealth(IDENTITY, "9", False),
             ModelHealth(UNLOADED, "", False),
             ModelHealth("nope", "", False),

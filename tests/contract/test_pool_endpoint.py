@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +23,7 @@ from gateway.backends.pool import PoolEndpoint
 from gateway.core.errors import AttemptError
 from gateway.core.plugins import discover
 from gateway.core.ports import Surroundings
+from gateway.core.release import Release, Stage
 from gateway.pool import deploy
 from gateway.pool.config import PoolConfig
 from gateway.pool.status import PoolStatus, read_status
@@ -27,7 +31,7 @@ from oip.infer import build_response, parse_request
 from oip.reasons import Reason
 from tests.contract.endpoint_suite import IDENTITY, AnswerSuite
 from tests.support.configs import config_from
-from tests.support.onnx_models import counting, doubling, identity
+from tests.support.onnx_models import counting, doubling, identity, scaling
 from tests.support.permits import PERMIT
 from tests.support.triton import infer_body, output0
 from tests.support.waiting import until
@@ -57,6 +61,8 @@ POOLS = (
     _pool("steady", "openvino", {"min": 1, "max": 1, "target_ongoing": 50}),
     _pool("lazy", "onnxruntime", {"min": 0, "max": 2, "target_ongoing": 2}, downscale_s=1),
     _pool("broken", "onnxruntime", {"min": 1, "max": 1, "target_ongoing": 2}),
+    _pool("moving", "onnxruntime", {"min": 1, "max": 2, "target_ongoing": 50}),
+    _pool("asleep", "onnxruntime", {"min": 0, "max": 1, "target_ongoing": 50}, downscale_s=1),
     _pool("tpus", "onnxruntime", {"min": 3, "max": 3}, resources={"TPU": 1}),
 )
 
@@ -66,6 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pools")
     (folder / "identity.onnx").write_bytes(identity("N", "M"))
     (folder / "doubling.onnx").write_bytes(doubling())
+    (folder / "scaled.onnx").write_bytes(scaling(1))
     (folder / "counting.onnx").write_bytes(counting())
     (folder / "broken.onnx").write_bytes(b"nonsense")
     return folder
@@ -93,6 +100,10 @@ def surroundings(folder: Path) -> Surroundings:
                         variant("tpus", "doubling.onnx"),
                     ],
                 },
+                {
+                    "name": "scaled",
+                    "variants": [variant("moving", "scaled.onnx"), variant("asleep", "scaled.onnx")],
+                },
                 {"name": "counting", "variants": [variant("steady", "counting.onnx")]},
                 {"name": "damaged", "variants": [variant("steady", "broken.onnx")]},
             ],
@@ -117,7 +128,6 @@ def pools(surroundings: Surroundings) -> Iterator[Surroundings]:
     )
     try:
         serve.start(http_options={"location": "NoServer"}, logging_config={"log_level": "ERROR"})
-        deploy.deploy_pools(surroundings.config)
         yield surroundings
         deploy.undeploy(surroundings.config)
         serve.shutdown()
@@ -205,6 +215,7 @@ class PoolPlace:
 class TestPool(AnswerSuite):
     kind = "pool"
     knows_its_models = True
+    versions = ("1",)
 
     @pytest.fixture(scope="class")
     def place(self, pools: Surroundings, folder: Path) -> PoolPlace:
@@ -437,3 +448,95 @@ async def _answers(endpoint: PoolEndpoint, timeout_s: float = 20) -> None:
             await asyncio.sleep(0.1)
     assert answer is not None, f"still not answering: {failure}"
     assert output0(answer, "float32").tolist() == [[10] * 4]
+
+
+def _release(version: str) -> Release:
+    return Release("scaled", version, {}, int(version), Stage.PASSED)
+
+
+@dataclass
+class Asking:
+    """Requests for the model `scaled`, whose version N gives N times its input."""
+
+    endpoint: PoolEndpoint
+    answered: Counter[str] = field(default_factory=Counter)
+
+    async def ask(self, version: str = "") -> str:
+        """The version that answered, held against what it answered."""
+        body = infer_body("scaled", np.full((1, 4), 3, np.float32), version=version)
+        answer = await self.endpoint.infer(body, (), 30, PERMIT)
+        told = service_pb2.ModelInferResponse.FromString(answer).model_version
+        assert output0(answer, "float32").tolist() == [[3.0 * int(told)] * 4]
+        return told
+
+    async def keep_asking(self) -> None:
+        while True:
+            self.answered[await self.ask()] += 1
+
+    async def versions(self) -> tuple[str, ...]:
+        health = await self.endpoint.health([("scaled", "")], 5)
+        assert health.up, health
+        return health.models[0].versions
+
+
+async def test_a_pool_follows_releases_under_load_and_through_a_restart(pools: Surroundings):
+    async with _started(pools, "moving", "scaled") as endpoint:
+        load = Asking(endpoint)
+        callers = [asyncio.create_task(load.keep_asking()) for _ in range(3)]
+        assert await endpoint.follow("scaled", _release("1"), scaling(1), None) == ""
+        assert await load.versions() == ("1",)
+        assert await endpoint.follow("scaled", _release("2"), scaling(2), _golden(2)) == ""
+        assert await load.versions() == ("2",)
+        assert await load.ask() == await load.ask("2") == "2"
+        with pytest.raises(AttemptError, match="'scaled' version '1' is not found"):
+            await load.ask("1")
+        for content, golden, says in (
+            (b"nonsense", None, "it cannot be served: onnxruntime cannot open it (InvalidProtobuf)"),
+            (identity("N", 4, name="other"), None, "it is not the same model: it has no input 'INPUT0'"),
+            (scaling(3), _golden(2), "it cannot be served: golden case 0, output 'OUTPUT0': off by"),
+        ):
+            said = await endpoint.follow("scaled", _release("3"), content, golden)
+            assert said.startswith(says)
+            assert await load.versions() == ("2",)
+        moving = asyncio.create_task(endpoint.follow("scaled", _release("3"), scaling(3), None))
+        deadline = time.monotonic() + 60
+        while await load.versions() == ("2",):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+        # Amid the move either may be asked for, and its own file answers.
+        assert {await load.ask("2"), await load.ask("3")} == {"2", "3"}
+        moving.cancel()
+        await asyncio.wait({moving})
+        assert await endpoint.follow("scaled", _release("3"), scaling(3), None) == ""
+        for caller in callers:
+            caller.cancel()
+        for ended in await asyncio.gather(*callers, return_exceptions=True):
+            assert isinstance(ended, asyncio.CancelledError), ended
+        assert set(load.answered) == {"1", "2", "3"}
+    served = pools.state_dir / "pools" / "moving"
+    assert len(list(served.iterdir())) == 3, "one model, and what is remembered"
+    replicas = {process.pid for process in _replicas("moving")}
+    async with _started(pools, "moving", "scaled") as endpoint:
+        load = Asking(endpoint)
+        assert await load.ask() == "3"
+        assert replicas & {process.pid for process in _replicas("moving")}, (
+            "a new data plane replaces nothing"
+        )
+        assert await endpoint.follow("scaled", _release("1"), scaling(1), None) == ""
+        assert await load.ask() == "1"
+
+
+async def test_a_pool_at_zero_follows(pools: Surroundings):
+    async with _started(pools, "asleep", "scaled") as endpoint:
+        load = Asking(endpoint)
+        assert await endpoint.follow("scaled", _release("5"), scaling(5), None) == ""
+        assert await load.versions() == ("5",)
+        assert (await _is("asleep", lambda s: s.deployed)).running == 0
+        assert await load.ask() == "5"
+
+
+def _golden(by: int) -> bytes:
+    file = io.BytesIO()
+    given = np.full((2, 4), 2, np.float32)
+    np.savez(file, **{"0/input/INPUT0": given, "0/output/OUTPUT0": given * by}, tolerance=np.float64(1e-6))
+    return file.getvalue()

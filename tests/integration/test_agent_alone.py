@@ -21,8 +21,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.support.hub import ListedRoll, blob, edge, hub_config, running_hub
+from tests.support.hub import ListedRoll, edge, hub_config, running_hub
 from tests.support.processes import ROOT
+from tests.support.released import shop_of
 from tests.support.tflite_models import difference
 from tests.support.waiting import until
 
@@ -138,10 +139,11 @@ def test_probe_and_doctor(agent: Run, tmp_path: Path):
 
 
 async def test_from_a_token_to_answers(device: Path, agent: Run, tmp_path: Path):
-    artifact = blob(tmp_path / "difference.tflite", difference())
+    artifact = tmp_path / "difference.tflite"
+    artifact.write_bytes(difference())
     config = hub_config(
         [edge()],
-        [{"name": "difference", "variants": [{"endpoint": "cameras", "artifact": "difference.tflite"}]}],
+        [{"name": "difference", "variants": [{"endpoint": "cameras", "artifact": str(artifact)}]}],
     )
     tensors = [
         {"name": n, "datatype": "FP32", "shape": [2], "data": d} for n, d in (("a", [5, 7]), ("b", [2, 3]))
@@ -153,7 +155,10 @@ async def test_from_a_token_to_answers(device: Path, agent: Run, tmp_path: Path)
     command = alone(device, "-m", "edge_agent.cli", "run", "--json", "--token", "secret")
     command += ["--state", str(tmp_path / "state"), "--config", str(wishes)]
     command += ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
-    async with running_hub(ListedRoll(tokens={"secret": "plant-7"}), config, lambda path: artifact) as hub:
+    roll = ListedRoll(tokens={"secret": "plant-7"})
+    async with shop_of(config, tmp_path / "gateway") as shop, running_hub(roll, config, shop.blobs) as hub:
+        roll.given = shop.orders()
+        await hub.server.roll_changed()
         process = await asyncio.create_subprocess_exec(
             *command, "--hub", hub.devices, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )

@@ -16,6 +16,7 @@ import pytest
 from edge_agent.link import client
 from edge_agent.link.client import CallEnded, EnrolmentRefused
 from edge_agent.link.runner import Link, LinkSettings
+from edge_agent.spool import Spool
 from edge_agent.state import DeviceState, Enrolment, read_enrolment
 from edgewire.places import Place, Tier
 from edgewire.v1 import edge_pb2
@@ -53,7 +54,8 @@ class Device:
         self.rng = AtOnce()
         self.readings = 0
         settings = LinkSettings(hubs, token, "wanted", limit, {"arch": "test"})
-        self.link = Link(settings, state, self.models, self.budget, self._telemetry, self.rng)
+        self.spool = Spool(state.folder / "spool.db", 4 * 2**20)
+        self.link = Link(settings, state, self.models, self.budget, self._telemetry, self.spool, self.rng)
 
     async def _telemetry(self) -> edge_pb2.Telemetry:
         self.readings += 1

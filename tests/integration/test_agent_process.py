@@ -23,12 +23,13 @@ from tritonclient.grpc import service_pb2
 from edge_agent.cli import execute
 from edge_agent.state import DeviceState
 from edgewire.v1 import inside_pb2, inside_pb2_grpc
-from gateway.demo.digits import sample, train
+from gateway.demo.digits import sample, train_base
 from gateway.demo.tflite import write_golden
 from tests.support.agent import TINY_MODELS, AgentProcess, running_agent
-from tests.support.hub import ListedRoll, blob, edge, hub_config, running_hub
+from tests.support.hub import ListedRoll, edge, hub_config, running_hub
 from tests.support.hub_double import HubDouble
 from tests.support.processes import output_of, source_env
+from tests.support.released import shop_of
 from tests.support.waiting import until
 
 pb: Any = service_pb2
@@ -58,14 +59,16 @@ def is_ready(address: str, model: str) -> bool:
 
 
 async def test_from_a_token_to_answers_and_on_without_a_hub(tmp_path: Path):
-    model = train()
+    model = train_base()
     pixels, _ = sample(2)
     expected = model.predict(pixels)
     write_golden(tmp_path / "golden.npz", [({"pixels": pixels}, {"probabilities": expected})], 1e-4)
-    artifact = blob(tmp_path / "digits.tflite", model.tflite(), (tmp_path / "golden.npz").read_bytes())
+    (tmp_path / "golden.npz").rename(tmp_path / "digits.tflite.golden.npz")
+    (tmp_path / "digits.tflite").write_bytes(model.tflite())
+    artifact = str(tmp_path / "digits.tflite")
     config = hub_config(
         [edge()],
-        [{"name": "digits", "variants": [{"endpoint": "cameras", "artifact": "digits.tflite"}]}],
+        [{"name": "digits", "variants": [{"endpoint": "cameras", "artifact": artifact}]}],
     )
     state = tmp_path / "state"
     yaml = tmp_path / "agent.yaml"
@@ -81,7 +84,9 @@ async def test_from_a_token_to_answers_and_on_without_a_hub(tmp_path: Path):
         allowed="tier=device;device=cam-7a",
         traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     )
-    async with running_hub(roll, config, lambda path: artifact) as hub:
+    async with shop_of(config, tmp_path / "gateway") as shop, running_hub(roll, config, shop.blobs) as hub:
+        roll.given = shop.orders()
+        await hub.server.roll_changed()
         starting = running_agent(state, hub.devices, "--token", "secret", "--config", str(yaml))
         with ExitStack() as stack:
             agent = await asyncio.to_thread(stack.enter_context, starting)

@@ -14,20 +14,21 @@ import grpc.aio
 import pytest
 
 from edgewire.v1 import edge_pb2, edge_pb2_grpc, inside_pb2
+from gateway.core.config import Config
 from gateway.edgehub import book, server
 from gateway.edgehub.server import HubServer
 from gateway.registry.devices import Enrolled
+from gateway.store.blobs import BlobStore
 from tests.support.hub import (
     ListedRoll,
     Running,
-    blob,
     digest_of,
     edge,
     hub_config,
-    no_artifacts,
     running_hub,
 )
 from tests.support.hub_calls import inside_of, one_device, thin_link, why
+from tests.support.released import shop_of
 from tests.support.simfleet import (
     FIXTURE_STATES,
     Die,
@@ -332,57 +333,67 @@ async def test_requests_that_are_never_sent_say_so():
             call.cancel()
 
 
-FILES_CONFIG = {
-    "groups": [edge("cameras", site="plant-7"), edge("doors", site="plant-9")],
-    "models": [
-        {
-            "name": "digits",
-            "variants": [
-                {"endpoint": "cameras", "artifact": "a.tflite", "batching": {"max_size": 8, "delay_ms": 2}},
-                {"endpoint": "doors", "artifact": "b.tflite", "version": "3"},
-            ],
-        }
-    ],
-}
+def files_config(folder: Path, **files: bytes) -> Config:
+    """Model digits on cameras (plant-7) and, pinned to version 3, on doors (plant-9)."""
+    for name, content in files.items():
+        (folder / f"{name}.tflite").write_bytes(content)
+    batching = {"max_size": 8, "delay_ms": 2}
+    variants = [
+        {"endpoint": "cameras", "artifact": str(folder / "a.tflite"), "batching": batching},
+        {"endpoint": "doors", "artifact": str(folder / "b.tflite"), "version": "3"},
+    ]
+    groups = [edge("cameras", site="plant-7"), edge("doors", site="plant-9")]
+    return hub_config(groups, [{"name": "digits", "variants": variants}])
+
+
+def as_device(name: str) -> Any:
+    return (("authorization", f"Bearer {secret(name)}"),)
+
+
+async def read(call: Any) -> bytes:
+    return b"".join([chunk.piece async for chunk in call])
 
 
 async def test_a_device_learns_what_to_run_and_fetches_that_alone(tmp_path: Path):
     content = bytes(range(256)) * 2500
-    files = {
-        "a.tflite": blob(tmp_path / "a.tflite", content, golden=b"golden"),
-        "b.tflite": blob(tmp_path / "b.tflite", b"other"),
-    }
+    config = files_config(tmp_path, a=content, b=b"other")
+    (tmp_path / "a.tflite.golden.npz").write_bytes(b"golden")
     roll = ListedRoll([enrolled("cam-1"), enrolled("door-1", "plant-9")])
     async with (
-        running_hub(roll, hub_config(**FILES_CONFIG), files.__getitem__) as hub,
+        shop_of(config, tmp_path / "gateway") as shop,
+        running_hub(roll, config, shop.blobs) as hub,
         SimFleet(hub.devices, ["cam-1", "door-1"], run_fixture) as fleet,
         grpc.aio.insecure_channel(hub.devices) as channel,
     ):
-        await until(lambda: all(d.desired is not None for d in fleet.devices.values()))
+        roll.given = shop.orders(report_ms=1234)
+        await hub.server.roll_changed()
+        await until(lambda: all(d.desired is not None and d.desired.models for d in fleet.devices.values()))
         desired = fleet["cam-1"].desired
         assert desired is not None
+        assert desired.report_ms == 1234
         (model,) = desired.models
         assert (model.model, model.version, model.size) == ("digits", "1", len(content))
+        assert (model.target, model.golden_target) == ("digits/1/cameras", "digits/1/cameras.golden")
         assert (model.batch_max_size, model.batch_delay_ms) == (8, 2.0)
         assert (model.golden_digest, model.golden_size) == ("sha256:" + digest_of(b"golden"), 6)
+        assert not model.HasField("gather")
 
         stub = edge_pb2_grpc.EdgeHubStub(channel)
 
         async def fetch(digest: str, offset: int = 0, name: str = "cam-1") -> bytes:
-            call = stub.Fetch(
-                edge_pb2.FetchRequest(digest=digest, offset=offset),
-                metadata=(("authorization", f"Bearer {secret(name)}"),),
+            return await read(
+                stub.Fetch(edge_pb2.FetchRequest(digest=digest, offset=offset), metadata=as_device(name))
             )
-            return b"".join([chunk.piece async for chunk in call])
 
         assert await fetch(model.digest) == content
         assert await fetch(model.digest, 600_001) == content[600_001:]
         assert await fetch(model.digest, len(content)) == b""
         assert await fetch(model.golden_digest) == b"golden"
         for digest_, offset, name, status in (
-            (files["b.tflite"].digest, 0, "cam-1", "NOT_FOUND"),
+            ("sha256:" + digest_of(b"other"), 0, "cam-1", "NOT_FOUND"),
             (model.digest, 0, "door-1", "NOT_FOUND"),
             ("sha256:../../etc/passwd", 0, "cam-1", "NOT_FOUND"),
+            ("", 0, "cam-1", "NOT_FOUND"),
             (model.digest, len(content) + 1, "cam-1", "OUT_OF_RANGE"),
             (model.digest, 0, "cam-9", "UNAUTHENTICATED"),
         ):
@@ -390,14 +401,88 @@ async def test_a_device_learns_what_to_run_and_fetches_that_alone(tmp_path: Path
                 await fetch(digest_, offset, name)
             assert caught.value.code().name == status
 
-        (tmp_path / "a.tflite").write_bytes(b"shorter")
+        stored = shop.state_dir / "artifacts" / "blobs" / model.digest[7:9] / model.digest[7:]
+        stored.write_bytes(b"shorter")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await fetch(model.digest)
         assert caught.value.code().name == "DATA_LOSS"
+        stored.unlink()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await fetch(model.digest)
+        assert caught.value.code().name == "UNAVAILABLE"
 
         roll.change("cam-1", site="plant-9")
         await hub.server.roll_changed()
         await until(lambda: [m.version for m in fleet["cam-1"].desired.models] == ["3"])  # type: ignore[union-attr]
+
+
+async def test_metadata_is_given_by_its_names_alone_and_the_root_with_the_enrolment(tmp_path: Path):
+    config = files_config(tmp_path, a=b"a", b=b"b")
+    roll = ListedRoll([enrolled("cam-1")], tokens={"token": "plant-7"})
+    async with (
+        shop_of(config, tmp_path / "gateway") as shop,
+        running_hub(roll, config, shop.blobs) as hub,
+        grpc.aio.insecure_channel(hub.devices) as channel,
+    ):
+        stub = edge_pb2_grpc.EdgeHubStub(channel)
+        reply = await stub.Enrol(
+            edge_pb2.EnrolRequest(token="token", device="cam-2", credential_sha256=digest(secret("cam-2")))
+        )
+        assert reply.root == shop.releases.root()
+        for name in ("timestamp.json", "1.snapshot.json", "1.targets.json", "1.root.json"):
+            found = await read(
+                stub.Metadata(edge_pb2.MetadataRequest(name=name), metadata=as_device("cam-2"))
+            )
+            assert found == (shop.metadata / name).read_bytes()
+        for name in (
+            "2.root.json",
+            "root.json",
+            "snapshot.json",
+            "../1.root.json",
+            "01.root.json",
+            "",
+            "1.ROOT.json",
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await read(stub.Metadata(edge_pb2.MetadataRequest(name=name), metadata=as_device("cam-2")))
+            assert caught.value.code().name == "NOT_FOUND"
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await read(stub.Metadata(edge_pb2.MetadataRequest(name="timestamp.json")))
+        assert caught.value.code().name == "UNAUTHENTICATED"
+
+
+async def test_devices_go_on_as_they_do_until_their_orders_are_known(tmp_path: Path):
+    config = files_config(tmp_path, a=b"a", b=b"b")
+    roll = ListedRoll([enrolled("cam-1")])
+    roll.given = None
+    async with (
+        shop_of(config, tmp_path / "gateway") as shop,
+        running_hub(roll, config, shop.blobs) as hub,
+        SimFleet(hub.devices, ["cam-1"], run_fixture, FIXTURE_STATES) as fleet,
+        grpc.aio.insecure_channel(hub.devices) as channel,
+        inside_of(hub) as inside,
+    ):
+        await fleet["cam-1"].up.wait()
+        async for message in inside.stub.Watch(inside_pb2.WatchRequest()):
+            if any(device.models for device in message.devices):
+                break
+        # It has said what it runs, and can be asked.
+        assert why(await inside.forward("cam-1", numbers("id2d_fp32", 4))) == ("", True)
+        assert fleet["cam-1"].desired is None
+        wanted = edge_pb2.FetchRequest(digest="sha256:" + digest_of(b"a"))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await read(edge_pb2_grpc.EdgeHubStub(channel).Fetch(wanted, metadata=as_device("cam-1")))
+        assert caught.value.code().name == "UNAVAILABLE"
+        roll.given = shop.orders()
+        await until(lambda: fleet["cam-1"].desired is not None)
+        assert [m.target for m in fleet["cam-1"].desired.models] == ["digits/1/cameras"]  # type: ignore[union-attr]
+        # What was known holds while control is away.
+        roll.away = True
+        await hub.server.roll_changed()
+        fleet["cam-1"].desired = None
+        fleet["cam-1"].cut()
+        await until(lambda: fleet["cam-1"].desired is not None)
+        assert [m.target for m in fleet["cam-1"].desired.models] == ["digits/1/cameras"]  # type: ignore[union-attr]
 
 
 async def test_revoking_and_enrolling_anew_end_the_stream():
@@ -438,7 +523,7 @@ async def test_watchers_get_everybody_and_then_what_changed():
         await until(lambda: "cam-1" in known and len(known["cam-1"].models) == 2)
         cam = known["cam-1"]
         assert (cam.site, dict(cam.labels), cam.connected) == ("plant-7", {"soc": "imx"}, True)
-        assert (cam.credential_sha256, dict(cam.facts)) == (digest(secret("cam-1")), {"os": "sim"})
+        assert (cam.credential_sha256, cam.facts["os"]) == (digest(secret("cam-1")), "sim")
         assert (cam.telemetry.battery_percent, cam.telemetry.HasField("temperature_c")) == (40, False)
         assert cam.silent_ms < 1000
         assert not known["cam-2"].connected
@@ -498,12 +583,14 @@ async def test_the_inner_socket_is_this_users_alone():
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "edge.example"])
 def test_a_hub_listens_on_loopback_only(host: str, tmp_path: Path):
     with pytest.raises(ValueError, match=f"^edge: {host} is not a loopback address: .*no mutual TLS$"):
-        HubServer(hub_config(), (host, 0), tmp_path / "s", ListedRoll(), no_artifacts)
+        HubServer(hub_config(), (host, 0), tmp_path / "s", ListedRoll(), BlobStore(None, tmp_path))
 
 
 async def test_an_address_that_is_taken_is_an_error(tmp_path: Path):
     async with running_hub(ListedRoll()) as hub:
-        other = HubServer(hub_config(), hub.server.address, tmp_path / "s", ListedRoll(), no_artifacts)
+        other = HubServer(
+            hub_config(), hub.server.address, tmp_path / "s", ListedRoll(), BlobStore(None, tmp_path)
+        )
         with pytest.raises(OSError, match=r"cannot listen on 127\.0\.0\.1"):
             await other.start()
         await other.close(0)

@@ -16,13 +16,16 @@ from pathlib import Path
 
 import grpc
 import httpx
+import numpy as np
 import psutil
 import pytest
 
 from edgewire.v1 import edge_pb2, edge_pb2_grpc
 from gateway.serve.settings import Address
 from tests.support.gateway import Gateway, running_gateway
+from tests.support.released import Client
 from tests.support.simfleet import SimDevice, active, run_fixture
+from tests.support.tflite_models import difference, golden_file
 from tests.support.waiting import until
 
 CLI = [sys.executable, "-m", "gateway.cli.main", "devices"]
@@ -61,6 +64,12 @@ def cli(gateway: Gateway, *arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         timeout=60,
+    )
+
+
+def models_cli(gateway: Gateway, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*CLI[:-1], "models", *arguments, "--url", gateway.http], capture_output=True, text=True, timeout=120
     )
 
 
@@ -262,6 +271,55 @@ def test_listeners_are_on_loopback_and_the_inner_socket_is_in_a_private_folder(g
     inner = inner_socket(gateway)
     assert inner.parent.parent == Path(tempfile.gettempdir())
     assert inner.parent.stat().st_mode & 0o777 == 0o700
+
+
+async def test_a_pushed_release_is_signed_and_offered_to_nobody_yet(gateway: Gateway, tmp_path: Path):
+    """Tens of megabytes pass; what the hub gives devices is what was signed."""
+    async with there(gateway, "cam-4") as device:
+        (tmp_path / "id2d.onnx").write_bytes(os.urandom(30_000_000))
+        (tmp_path / "id2d.tflite").write_bytes(difference())
+        a = np.array([1, 2], np.float32)
+        vectors = golden_file(tmp_path, [({"a": a, "b": a}, {"c": a - a})], 0.1)
+        (tmp_path / "id2d.tflite.golden.npz").write_bytes(vectors)
+        files = [str(tmp_path / name) for name in ("id2d.onnx", "id2d.tflite")]
+        pushed = await asyncio.to_thread(models_cli, gateway, "push", "id2d_fp32", *files)
+        assert (pushed.returncode, pushed.stdout, pushed.stderr) == (
+            0,
+            "id2d_fp32 version 2: candidate\n",
+            "",
+        )
+        shown = json.loads(
+            (await asyncio.to_thread(models_cli, gateway, "show", "id2d_fp32", "--json")).stdout
+        )
+        assert [(r["version"], r["stage"], r["standing"]) for r in shown["releases"]] == [
+            ("1", "passed", True),
+            ("2", "candidate", False),
+        ]
+        assert shown["differences"] == []
+        compat = await asyncio.to_thread(
+            models_cli, gateway, "compat", "id2d_fp32", "--version", "2", "--json"
+        )
+        assert [(row["device"], row["ok"]) for row in json.loads(compat.stdout) if row["connected"]] == [
+            ("cam-4", True)
+        ]
+        assert device.desired is not None
+        assert [(m.version, m.target) for m in device.desired.models] == [("1", "id2d_fp32/1/cameras")]
+        reply = await asyncio.to_thread(
+            enrol, gateway, await asyncio.to_thread(token_of, gateway), "cam-5", "secret-of-cam-5"
+        )
+        assert gateway.edge is not None
+        signed = tmp_path / "signed"
+        signed.mkdir()
+        async with grpc.aio.insecure_channel(gateway.edge) as channel:
+            stub = edge_pb2_grpc.EdgeHubStub(channel)
+            metadata = (("authorization", "Bearer secret-of-cam-5"),)
+            for name in ("timestamp.json", "2.snapshot.json", "2.targets.json"):
+                call = stub.Metadata(edge_pb2.MetadataRequest(name=name), metadata=metadata)
+                (signed / name).write_bytes(b"".join([chunk.piece async for chunk in call]))
+        reader = Client(reply.root, signed, tmp_path / "cache")
+        found = reader.custom("id2d_fp32/2/onnx")
+        assert found is not None
+        assert (found["trial"], found["order"]) == (True, 2)
 
 
 async def test_killed_hub_comes_back_and_so_do_its_devices(gateway: Gateway):

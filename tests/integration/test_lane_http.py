@@ -787,6 +787,26 @@ async def test_operator_bodies_are_bounded(served: Served):
     assert (await connection.answer()).status == 413
 
 
+@pytest.mark.parametrize(
+    ("call", "status"),
+    [
+        (("PUT", "/api/v1/artifacts"), 200),
+        (("POST", "/api/v1/artifacts"), 413),
+        (("PUT", "/api/v1/artifacts/"), 413),
+        (("PUT", "/api/v1/%61rtifacts"), 413),
+        (("PUT", "/api/v1/models/m/releases"), 413),
+    ],
+)
+async def test_only_an_upload_may_be_as_large_as_a_request(
+    served: Served, monkeypatch: pytest.MonkeyPatch, call: tuple[str, str], status: int
+):
+    monkeypatch.setattr(http_app, "OPERATOR_MAX_BODY_BYTES", 1000)
+    for length, wanted in ((1000, 200), (1001, status), (LIMIT, status), (LIMIT + 1, 413)):
+        connection = await served.connect()
+        connection.writer.write(head(*call, f"Content-Length: {length}") + b"x" * length)
+        assert (await connection.answer()).status == wanted
+
+
 @pytest.mark.parametrize("part", [b"", b"123"])
 async def test_operator_bodies_that_never_end_are_408(served: Served, part: bytes):
     connection = await served.connect()

@@ -28,7 +28,7 @@ INSTANCES = 2
 
 @pytest.fixture(scope="module")
 def model() -> digits.DigitsModel:
-    return digits.train()
+    return digits.train_base()
 
 
 @pytest.fixture(scope="module")

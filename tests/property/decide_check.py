@@ -125,8 +125,13 @@ def _check_candidates(world: World, decision: Decision, allowed: Places) -> None
             key = key_of(decision.model_config, candidate.variant)
             ready = any(can_answer(device, key.model, key.version) for device in open_to)
             down = not world.snapshot.endpoints[name].up
+            wanted = world.request.version
+            other = bool(wanted) and key.version not in ("", wanted)
             if not forbidden:
                 assert ("health" in rules) == (down or not ready), "the word about devices is wrong"
+                lacks = not any(can_answer(device, key.model, wanted) for device in open_to)
+                lacks = bool(wanted) and not key.version and ready and lacks
+                assert ("version" in rules) == (other or lacks), "the word about versions is wrong"
         assert ("privacy" in rules) == forbidden, "the word about privacy is wrong"
         if candidate in decision.plan:
             assert not forbidden, "a forbidden place is in the plan"
@@ -203,7 +208,8 @@ def _check_attempt(
     assert where(device.place) in left, "an attempt goes to a device in a forbidden place"
     assert decision.model_config is not None
     key = key_of(decision.model_config, candidate.variant)
-    assert can_answer(device, key.model, key.version), "an attempt goes to a device that cannot answer"
+    version = key.version or world.request.version
+    assert can_answer(device, key.model, version), "an attempt goes to a device that cannot answer"
 
 
 def _pass_on(

@@ -59,7 +59,7 @@ def places_in(text: str) -> Places:
     """Every place that a text of allowed places lists."""
     found: set[PlaceTuple] = set()
     for rule in text.split(",") if text != "none" else ():
-        parts = dict(part.split("=") for part in rule.split(";"))
+        parts = dict(part.split("=") for part in rule.split(";") if part)
         columns = [
             parts[key].split("+") if key in parts else domain
             for key, domain in (("tier", TIERS), ("region", REGIONS), ("site", SITES), ("device", DEVICES))

@@ -90,10 +90,13 @@ VARIANTS = {
     ]
     for name in [*NAMES, *GATEWAY_NAMES]
 }
+VERSIONS = [(), (), (), ("1",), ("2",), ("1", "2")]
+"""That an endpoint says it answers with; () where it does not say."""
 MODELS_ON_DEVICES = [
     frozenset({("m0", "1"), ("m1", "1")}),
     frozenset({("m0", "1"), ("m1", "2")}),
     frozenset({("m0", "2")}),
+    frozenset({("m0", "2"), ("m1", "1")}),
 ]
 FLEET = [
     Device(name, Place(Tier.DEVICE, region, site, name), connected, drained, models=models)
@@ -291,11 +294,12 @@ def random_world(rng: random.Random) -> World:
                     trials=rng.randint(0, 4),
                     answers=None if rng.random() < 0.3 else figure,
                     hurry=Hurry({haste(30.0): 999.5} if rng.random() < 0.3 else {}),
+                    versions=rng.choice(VERSIONS),
                 )
     options = random_options(rng, names, random_caller(rng))
     request = Request(
         model=rng.choice(("m0", "m1")),
-        version=rng.choice(("", "", "", "1")),
+        version=rng.choice(("", "", "", "", "", "", "1", "2")),
         options=options,
         payload_bytes=100,
         time_left_s=rng.choice((None, None, 0.03, 1.0)),

@@ -256,6 +256,23 @@ def _drained_devices_asked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(groups, "_can", lambda device, key: True)
 
 
+def _any_version_of_a_group(patch: pytest.MonkeyPatch) -> None:
+    """A device is picked for the model, whatever version the caller asked for."""
+    real = groups.pick
+
+    def faulty(
+        snapshot: Snapshot, key: VariantKey, wall: Wall, tried: Collection[str], rng: Rng
+    ) -> Device | None:
+        return real(snapshot, key._replace(version=""), wall, tried, rng)
+
+    patch.setattr(attempts, "pick", faulty)
+
+
+def _lacking_version_not_seen(patch: pytest.MonkeyPatch) -> None:
+    real = groups.reach
+    patch.setattr(choose, "reach", lambda snapshot, target, wall, version: real(snapshot, target, wall))
+
+
 def _device_tried_twice(patch: pytest.MonkeyPatch) -> None:
     real = groups.pick
     patch.setattr(

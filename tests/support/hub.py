@@ -17,22 +17,28 @@ from pathlib import Path
 from typing import Any
 
 from gateway.core.config import Config
+from gateway.core.release import Orders
 from gateway.edgehub.groups import EdgeConfig
 from gateway.edgehub.server import HubServer
 from gateway.registry.devices import Enrolled
+from gateway.store.blobs import BlobStore
 from oip.errors import OipError
 from oip.reasons import Reason
 from tests.support.configs import config_from
+from tests.support.counting import Counting
 from tests.support.processes import source_env
 
 
 class ListedRoll:
-    """A registry that is a list. `away` makes it unreachable; `asked` counts the questions."""
+    """A registry that is a list, with orders. `away` makes it unreachable; `asked` counts the questions."""
 
     def __init__(self, devices: Iterable[Enrolled] = (), tokens: Mapping[str, str] | None = None) -> None:
         self.devices = {device.name: device for device in devices}
         self.tokens = dict(tokens or {})
         """Sites by token."""
+        self.given: Orders | None = Orders()
+        """None: not known yet."""
+        self.counting = Counting()
         self.away = False
         self.asked = 0
 
@@ -48,30 +54,18 @@ class ListedRoll:
             raise OipError(Reason.UNAVAILABLE, "the registry is away")
         return list(self.devices.values())
 
+    async def orders(self) -> Orders:
+        if self.away or self.given is None:
+            raise OipError(Reason.UNAVAILABLE, "control is away")
+        return self.given
+
+    async def deliver(self, device: Enrolled, request: bytes) -> bytes:
+        if self.away:
+            raise OipError(Reason.UNAVAILABLE, "control is away")
+        return await self.counting.take(device, request)
+
     def change(self, name: str, **changes: Any) -> None:
         self.devices[name] = replace(self.devices[name], **changes)
-
-
-@dataclass(frozen=True)
-class Blob:
-    """An artifact on disk."""
-
-    path: Path
-    digest: str
-    size: int
-    golden: Path | None = None
-    golden_digest: str = ""
-    golden_size: int = 0
-
-
-def blob(path: Path, content: bytes, golden: bytes | None = None) -> Blob:
-    path.write_bytes(content)
-    one = Blob(path, f"sha256:{digest_of(content)}", len(content))
-    if golden is None:
-        return one
-    beside = path.with_name(path.name + ".golden.npz")
-    beside.write_bytes(golden)
-    return replace(one, golden=beside, golden_digest=f"sha256:{digest_of(golden)}", golden_size=len(golden))
 
 
 def digest_of(content: bytes) -> str:
@@ -103,10 +97,6 @@ def hub_config(
     )
 
 
-def no_artifacts(path: str) -> Any:
-    raise ValueError(f"no artifact {path}")
-
-
 @dataclass(slots=True)
 class Running:
     """A hub in this process. `devices` is HOST:PORT, `inside` the inner gRPC target."""
@@ -130,7 +120,7 @@ class Running:
 async def running_hub(
     roll: ListedRoll,
     config: Config | None = None,
-    artifacts: Any = no_artifacts,
+    blobs: BlobStore | None = None,
     heartbeat_s: float = 0.5,
     port: int = 0,
 ) -> AsyncIterator[Running]:
@@ -140,7 +130,7 @@ async def running_hub(
             ("127.0.0.1", port),
             Path(folder) / "run" / "hub.sock",
             roll,
-            artifacts,
+            blobs or BlobStore(None, Path(folder)),
             heartbeat_s,
         )
         await server.start()
@@ -217,7 +207,7 @@ async def _serve(told: dict[str, Any]) -> None:
         ("127.0.0.1", told["port"]),
         Path(told["socket"]),
         ListedRoll(devices),
-        no_artifacts,
+        BlobStore(None, Path(told["socket"]).parent),
         told["beat"],
     )
     await server.start()

@@ -30,6 +30,18 @@ def doubling() -> bytes:
     return _model(graph)
 
 
+def scaling(by: float) -> bytes:
+    """FP32 [N, 4], its input times `by` as OUTPUT0."""
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["INPUT0", "by"], ["OUTPUT0"])],
+        "scaling",
+        [helper.make_tensor_value_info("INPUT0", TensorProto.FLOAT, ["N", 4])],
+        [helper.make_tensor_value_info("OUTPUT0", TensorProto.FLOAT, ["N", 4])],
+        [helper.make_tensor("by", TensorProto.FLOAT, [1], [by])],
+    )
+    return _model(graph)
+
+
 def counting() -> bytes:
     """INT64 TIMES [1]: multiplies matrices so often, which takes time. FP32 OUTPUT0 [256, 256]."""
     body = helper.make_graph(

@@ -81,6 +81,9 @@ class SimDevice:
     back_off_s: float = 0.5
     silent: bool = False
     telemetry: edge_pb2.Telemetry = field(default_factory=edge_pb2.Telemetry)
+    facts: Mapping[str, str] = field(
+        default_factory=lambda: {"os": "sim", "runtime": "tflite-runtime 2.14.0"}
+    )
     connects: int = 0
     ends: list[tuple[str, str]] = field(default_factory=list)
     """Status and text of every stream that ended."""
@@ -149,7 +152,9 @@ class SimDevice:
             self._small.clear()
             self._pieces.clear()
             self._bodies.clear()
-            self.tell(edge_pb2.DeviceMessage(hello=edge_pb2.Hello(agent_version="sim", facts={"os": "sim"})))
+            self.tell(
+                edge_pb2.DeviceMessage(hello=edge_pb2.Hello(agent_version="sim", facts=dict(self.facts)))
+            )
             tasks = [
                 asyncio.create_task(work) for work in (self._read(call), self._write(call), self._beats())
             ]

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from gateway.demo.caller import DEADLINE_S, Answer, Caller
-from gateway.demo.digits import sample, train
+from gateway.demo.digits import sample, train_base
 from tests.support.waiting import until_true
 
 CALLERS = 8
 CLEAR = {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
 """What a caller may be told of a place that died under it."""
-MODEL = train()
+MODEL = train_base()
 PIXELS, _ = sample(200)
 
 

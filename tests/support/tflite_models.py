@@ -20,7 +20,7 @@ from edge_agent.ports import Fetch
 from edge_agent.update import DeviceModels
 from edgewire.places import Place, Tier
 from edgewire.v1 import edge_pb2
-from gateway.demo.digits import DigitsModel, train
+from gateway.demo.digits import DigitsModel, train_base
 from gateway.demo.tflite import Graph, golden_beside, write_golden
 from tests.support.signed import HERE, Repository
 
@@ -29,7 +29,7 @@ pb: Any = service_pb2
 
 @cache
 def digits_model() -> DigitsModel:
-    return train()
+    return train_base()
 
 
 @cache

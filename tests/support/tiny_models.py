@@ -11,7 +11,8 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from edge_agent.config import AgentConfig
-from edge_agent.ports import Hub
+from edge_agent.ports import Hub, Observer
+from edgewire.allowed import NOTHING
 from edgewire.v1 import edge_pb2
 from oip.errors import OipError
 from oip.reasons import Reason
@@ -38,6 +39,7 @@ class TinyModels:
     cancelled: int = 0
     inflight: int = 0
     timeouts: list[float] = field(default_factory=list[float])
+    asked: list[str | None] = field(default_factory=list[str | None])
     desired: list[edge_pb2.Desired] = field(default_factory=list[edge_pb2.Desired])
     hub: Hub | None = None
     state: edge_pb2.ModelState.State.ValueType = edge_pb2.ModelState.ACTIVE
@@ -45,12 +47,13 @@ class TinyModels:
     nap_s: float | None = None
     """So long `slow` takes by itself, for an agent in another process."""
 
-    async def infer(self, request: bytes, timeout_s: float) -> bytes:
+    async def infer(self, request: bytes, timeout_s: float, asked: str | None = NOTHING) -> bytes:
         view = scan_request(request)
         self._known(view.model_name, view.model_version)
         if view.model_name == "digits":
             check_request(request, DIGITS, "digits")
         self.timeouts.append(timeout_s)
+        self.asked.append(asked)
         self.inflight += 1
         try:
             if view.model_name == "slow":
@@ -112,7 +115,7 @@ class TinyModels:
             raise OipError(Reason.UNKNOWN_MODEL, f"Request for unknown model: '{model}' is not found")
 
 
-def tiny_models(folder: Path, config: AgentConfig) -> TinyModels:
+def tiny_models(folder: Path, config: AgentConfig, observer: Observer) -> TinyModels:
     """In place of the agent's own, for its process; `slow` takes half a second."""
     return TinyModels(nap_s=0.5)
 

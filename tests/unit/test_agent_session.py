@@ -75,7 +75,7 @@ def test_a_request_in_pieces_is_started_when_it_is_whole():
     link = session()
     assert link.received(infer(7, 5, traceparent="t"), 10.0) == []
     assert link.received(data(7, b"abc"), 10.1) == []
-    assert link.received(data(7, b"de"), 10.2) == [Start(7, b"abcde", 10.0, 11.0, "t")]
+    assert link.received(data(7, b"de"), 10.2) == [Start(7, b"abcde", 10.0, 11.0, ALLOWED, "t")]
     link.answered(7, b"xyz", [edge_pb2.Span(name="s")])
     head, body = sent(link)
     assert (head.answer.id, head.answer.size, head.answer.reason) == (7, 3, "")
@@ -89,8 +89,8 @@ def test_requests_may_be_interleaved():
     link.received(infer(1, 2), 0.0)
     link.received(infer(2, 2), 0.0)
     link.received(data(1, b"a"), 0.0)
-    assert link.received(data(2, b"cd"), 0.0) == [Start(2, b"cd", 0.0, 1.0, "")]
-    assert link.received(data(1, b"b"), 0.0) == [Start(1, b"ab", 0.0, 1.0, "")]
+    assert link.received(data(2, b"cd"), 0.0) == [Start(2, b"cd", 0.0, 1.0, ALLOWED, "")]
+    assert link.received(data(1, b"b"), 0.0) == [Start(1, b"ab", 0.0, 1.0, ALLOWED, "")]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_what_may_not_come_here_is_refused_before_its_data(allowed: str):
 
 @pytest.mark.parametrize("allowed", ["tier=device", "tier=device;device=cam-7a+cam-7b", "site=plant-7"])
 def test_what_may_come_here_runs(allowed: str):
-    assert session().received(infer(1, 0, allowed=allowed), 0.0) == [Start(1, b"", 0.0, 1.0, "")]
+    assert session().received(infer(1, 0, allowed=allowed), 0.0) == [Start(1, b"", 0.0, 1.0, allowed, "")]
 
 
 def test_limits_are_answered():
@@ -228,7 +228,7 @@ def test_draining_refuses_what_is_new():
     link.drain()
     link.received(infer(2, 1), 0.0)
     assert only_answer(link).reason == "draining"
-    assert link.received(data(1, b"a"), 0.0) == [Start(1, b"a", 0.0, 1.0, "")]
+    assert link.received(data(1, b"a"), 0.0) == [Start(1, b"a", 0.0, 1.0, ALLOWED, "")]
 
 
 def test_desired_state_goes_on():

@@ -119,12 +119,27 @@ def test_why_no_device_may_or_can(devices: tuple[Device, ...], options: dict[str
     assert "cams" not in [c.variant.endpoint for c in decision.plan]
 
 
-def test_a_version_that_no_artifact_has() -> None:
+def test_a_version_that_no_device_has() -> None:
     snapshot = snapshot_with(device("a"))
-    assert first_note(decided(snapshot, version="2")) == Note(
-        "version", "serves version 1, not the one asked for"
-    )
+    decision = decided(snapshot, version="2")
+    assert first_note(decision) == Note("version", "no device has version 2 ready")
     assert decided(snapshot, version="1").plan[0].variant.endpoint == "cams"
+
+
+def test_amid_a_rollout_a_group_has_two_versions() -> None:
+    moved = replace(device("b"), models=frozenset({("digits", "2")}))
+    snapshot = snapshot_with(device("a"), moved, replace(moved, name="c", connected=False))
+    asked: dict[str, set[str]] = {}
+    for version in ("", "1", "2"):
+        run = Run(snapshot, version=version)
+        with run.attempts:
+            tried = [run.next(), run.next(BROKEN), run.next(BROKEN)]
+        asked[version] = {str(name) for name in tried if name != "cheap" and not isinstance(name, Halt)}
+    assert asked == {"": {"a", "b"}, "1": {"a"}, "2": {"b"}}
+    away = snapshot_with(device("a"), replace(moved, connected=False))
+    assert first_note(decided(away, version="2")) == Note("version", "no device has version 2 ready")
+    nobody = snapshot_with(device("a", connected=False))
+    assert first_note(decided(nobody, version="2")).rule == "health"
 
 
 def test_the_word_of_the_hub_on_readiness_is_not_the_devices() -> None:

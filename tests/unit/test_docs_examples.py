@@ -16,17 +16,22 @@ from ruamel.yaml import YAML
 
 from edge_agent.delegates import Delegate, DelegateFailed, DelegateSpec, count_taken
 from edge_agent.delegates._probing import PROBE_MODEL
+from gateway.analytics.labels import read_labels
 from gateway.cli.common import BACKENDS
 from gateway.cli.demo import curl_lines
 from gateway.cli.main import app
 from gateway.core.config import Batching, Config
 from gateway.core.config.load import kinds_in, parse_config
+from gateway.core.evidence import Histogram
 from gateway.core.plugins import discover
+from gateway.drift._interface import Detector
+from gateway.drift.psi import Psi
 from gateway.pool.replica import batched
 from gateway.pool.runtimes._interface import LoadError, Runtime
 from gateway.pool.settings import VariantSettings
 from gateway.routing.scorers._interface import Scorer, View
 from gateway.telemetry import names
+from oip.sample import sample_id
 from oip.signature import TensorSpec
 from tests.support.tflite_models import difference
 
@@ -97,12 +102,42 @@ def documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Docu
 
 
 def test_the_examples_are_these(documented: Documented):
-    assert documented.keys() == {"measured", "matrix", "reference"}
+    assert documented.keys() == {"measured", "matrix", "reference", "shift"}
 
 
 def test_the_scorer_scores(documented: Documented):
     scorer = cast(Scorer, documented["measured"]())
     assert scorer.score([View(None, 1.0, None, True), View(4.0, None, 0.5, False)]) == [0.0, 1.0]
+
+
+def test_the_detector_tells_how_far_the_mean_moved(documented: Documented):
+    detector = cast(Detector, documented["shift"]())
+    reference = Histogram((0.0, 1.0), (0, 4, 0))
+    moved = [Histogram((0.0, 1.0), (0, 1, 0)), Histogram((0.0, 1.0), (0, 0, 1))]
+    assert detector.score(reference, moved) == 0.5
+    assert detector.score(reference, [reference]) == 0.0
+
+
+def test_the_psi_by_hand_is_the_detectors():
+    text = (ROOT / "docs" / "drift.md").read_text()
+    told = re.search(r"a PSI of .* = ([0-9.]+)\.", text)
+    assert told is not None
+    assert f"{Psi().score(Histogram((0.0,), (10, 10)), [Histogram((0.0,), (15, 5))]):.3f}" == told.group(1)
+
+
+def test_the_recipe_of_a_samples_id_is_the_codes(tmp_path: Path):
+    (recipe,) = [text for name, text in blocks("py") if name.startswith("docs/analytics.md")]
+    made: dict[str, Any] = {}
+    exec(recipe, made)
+    inputs = {"b": np.float32([[1, 2], [3, 4]]), "\u00e9": np.float32([]), "a": np.asarray(np.float32(7))}
+    assert made["sample_id"](inputs) == sample_id(inputs)
+
+
+def test_the_file_of_labels_is_read_as_told(tmp_path: Path):
+    ((_, text),) = blocks("csv")
+    (tmp_path / "labels.csv").write_text(text)
+    found = read_labels(tmp_path / "labels.csv")
+    assert (sorted(found.by_sample.values()), found.faults) == ([(3,), (3, 7)], ())
 
 
 def test_the_runtime_opens_and_runs_a_file_and_refuses_another(documented: Documented):

@@ -12,7 +12,14 @@ from gateway.edgehub.outbox import PIECE_BYTES, Outbox
 from gateway.edgehub.session import Answered, Beat, Closed, Failed, Full, Lost, Opened, Session, Terms
 from oip.reasons import Reason
 
-TERMS = Terms("gw", heartbeat_s=2.0, max_message_bytes=300_000, max_inflight=3, max_held_bytes=500_000)
+TERMS = Terms(
+    "gw",
+    heartbeat_s=2.0,
+    max_message_bytes=300_000,
+    max_inflight=3,
+    max_held_bytes=500_000,
+    place=edge_pb2.Place(tier="site", site="plant-7"),
+)
 
 
 def hello() -> edge_pb2.DeviceMessage:
@@ -58,16 +65,21 @@ def kinds(messages: list[edge_pb2.HubMessage]) -> list[str | None]:
 
 def test_hello_is_answered_with_the_terms_and_what_to_run():
     session = Session(TERMS, 0.0)
-    session.desire([edge_pb2.DesiredModel(model="digits")])
     assert session.take() is None
     (event,) = session.receive(hello(), 0.5)
     assert isinstance(event, Opened)
     assert event.hello.facts == {"cores": "4"}
-    welcome, desired = drain(session)
+    # Whoever is told of nothing to run stops everything, so that nothing is said until it is known.
+    (welcome,) = drain(session)
     assert (welcome.welcome.gateway, welcome.welcome.heartbeat_ms) == ("gw", 2000)
     assert welcome.welcome.max_message_bytes == 300_000
-    assert [m.model for m in desired.desired.models] == ["digits"]
-    session.desire([])
+    assert welcome.welcome.place.site == "plant-7"
+    digits = edge_pb2.Desired(models=[edge_pb2.DesiredModel(model="digits")], report_ms=5)
+    session.desire(digits)
+    session.desire(digits)
+    (desired,) = drain(session)
+    assert desired.desired == digits
+    session.desire(edge_pb2.Desired())
     (desired,) = drain(session)
     assert desired.WhichOneof("kind") == "desired"
     assert not desired.desired.models

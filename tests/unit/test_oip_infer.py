@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from oip import codec
 from oip.errors import OipError
-from oip.infer import build_response, is_batchable, parse_request, select
+from oip.infer import build_response, is_batchable, parse_request, parse_response, select
 from oip.reasons import Reason
 from oip.signature import Signature, TensorSpec
 
@@ -199,3 +200,50 @@ def test_a_shape_that_numpy_cannot_hold_is_refused():
         parse_request(request("FP32", [1] * 40, bytes(4)).SerializeToString(), given)
     with pytest.raises(OipError, match="cannot hold"):
         parse_request(request("FP32", [2], bytes(7)).SerializeToString(), given)
+
+
+def test_an_answer_is_read_back_as_it_was_written():
+    given = Signature((), tuple(TensorSpec(n, d, (-1, 2)) for n, d in (("X", "FP32"), ("Y", "BYTES"))))
+    words = np.array([[b"a", b""], [b"cat", b"\x00"]], object)
+    numbers = np.array([[1.5, np.nan], [-0.0, np.inf]], np.float32)
+    found = parse_response(build_response("m", "1", "", {"Y": words, "X": numbers}, given))
+    assert list(found) == ["Y", "X"]
+    assert found["Y"].tolist() == words.tolist()
+    assert found["X"].tobytes() == numbers.tobytes()
+
+
+def test_typed_contents_of_an_answer_are_read():
+    message = pb.ModelInferResponse(model_name="m")
+    message.outputs.add(name="p", datatype="FP32", shape=[1, 2]).contents.fp32_contents.extend([0.25, 0.75])
+    message.outputs.add(name="n", datatype="INT8", shape=[2]).contents.int_contents.extend([-1, 2])
+    found = parse_response(message.SerializeToString())
+    assert {name: array.tolist() for name, array in found.items()} == {"p": [[0.25, 0.75]], "n": [-1, 2]}
+    assert parse_response(b"") == {}
+
+
+def broken(datatype: str = "FP32", shape: Sequence[int] = (2,), raws: Sequence[bytes] = (bytes(8),)) -> bytes:
+    message = pb.ModelInferResponse(raw_output_contents=raws)
+    message.outputs.add(name="p", datatype=datatype, shape=shape)
+    return message.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        broken(shape=(3,)),
+        broken(shape=(-2,)),
+        broken(shape=(2**62, 2**62)),
+        broken(datatype="FP12"),
+        broken("BYTES", (3,)),
+        broken(raws=()),
+        broken(raws=(bytes(8), bytes(8))),
+        broken() + broken(),
+        broken()[:-3],
+        b"\x28\x01",
+        b"\xff",
+    ],
+)
+def test_an_answer_that_contradicts_itself_is_the_endpoints_failure(body: bytes):
+    with pytest.raises(OipError, match="its outputs cannot be read") as caught:
+        parse_response(body)
+    assert caught.value.reason is Reason.ENDPOINT_FAILED

@@ -8,7 +8,7 @@ import pytest
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from gateway.core.decision import VariantKey
-from gateway.core.errors import AttemptError
+from gateway.core.errors import AttemptError, Refusal
 from gateway.core.ports import Health, ModelHealth, Permit
 from gateway.core.request import Options
 from gateway.pipeline import monitor as monitor_module
@@ -265,15 +265,21 @@ async def test_a_bad_request_for_the_version_that_is_there_is_not_sent():
     assert not any(endpoint.seen for endpoint in b.endpoints.values())
 
 
-async def test_an_artifact_has_version_one_and_is_held_against_its_signature():
+async def test_an_endpoint_that_tells_its_versions_is_asked_for_no_other():
     base = config_of()
     models = [{**base.models[0].model_dump(), "variants": [{"endpoint": "site", "artifact": "digits.onnx"}]}]
     b = await bench(config_of(models=models))
     b.state.learnt(KEY, OTHER, asyncio.get_running_loop().time())
-    reply = await b.director.infer(call_of(request(version="1")), CODEC)
+    b.state.heard("site", Health(True, "", (ModelHealth("digits", "", True, ("2", "3")),)))
+    reply = await b.director.infer(call_of(request(version="3")), CODEC)
     assert reply.error is not None
     assert reply.error.reason is Reason.MALFORMED
-    assert await b.director.model_ready("digits", "1", Options())
+    assert await b.director.model_ready("digits", "2", Options())
+    reply = await b.director.infer(call_of(request(version="1")), CODEC)
+    assert reply.error is not None
+    assert reply.error.reason is Reason.UNKNOWN_VERSION
+    with pytest.raises(Refusal, match="version 1 is not found"):
+        await b.director.model_ready("digits", "1", Options())
 
 
 async def test_only_the_chosen_places_signature_counts():

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.core.config import Batching
 from gateway.core.plugins import discover
-from gateway.demo.digits import sample, train
+from gateway.demo.digits import sample, train_base
 from gateway.pool.config import PoolConfig
 from gateway.pool.replica import batched
 from gateway.pool.runtimes._interface import LoadError
@@ -55,7 +55,7 @@ def test_those_found_are_those_that_the_file_may_name():
 
 @pytest.mark.parametrize("kind", RUNTIMES)
 def test_the_signature_is_the_files(kind: str):
-    assert _load(kind, train().onnx()).signature == Signature(
+    assert _load(kind, train_base().onnx()).signature == Signature(
         (TensorSpec("pixels", "FP32", (-1, 64)),), (TensorSpec("probabilities", "FP32", (-1, 10)),)
     )
     assert _load(kind, identity("N", 3, "M")).signature.inputs == (TensorSpec("INPUT0", "FP32", (-1, 3, -1)),)
@@ -63,7 +63,7 @@ def test_the_signature_is_the_files(kind: str):
 
 @pytest.mark.parametrize("kind", RUNTIMES)
 def test_the_digits_answers_are_the_networks_own(kind: str):
-    model = train()
+    model = train_base()
     pixels, labels = sample(100)
     found = _load(kind, model.onnx()).run({"pixels": pixels})["probabilities"]
     np.testing.assert_allclose(found, model.predict(pixels), atol=1e-5)
@@ -112,7 +112,7 @@ def test_a_gpu_that_is_not_there_is_said(kind: str, needs: str):
 
 
 def test_openvino_runs_tflite_as_it_runs_onnx():
-    model = train()
+    model = train_base()
     pixels, _ = sample(1)
     session = _load("openvino", model.tflite())
     (given,), (answer,) = session.signature.inputs, session.signature.outputs

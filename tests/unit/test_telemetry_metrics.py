@@ -165,6 +165,7 @@ def test_the_names_and_labels_of_the_contract() -> None:
     metrics.attempt_ended(attempt())
     metrics.endpoint_up("gpu", True)
     metrics.config_revision("r")
+    metrics.told([("tidegate_drift", ("m", "s"), 1.0), ("tidegate_rollout_devices", ("r", "active"), 1.0)])
     decision = Decision("d", 0.0, "m", "", (), "", "r", (candidate(Verdict.EXCLUDED, "health"),), ())
     metrics.decided(Decided(decision, 0.0, 0.1))
     families = {
@@ -179,9 +180,44 @@ def test_the_names_and_labels_of_the_contract() -> None:
         "tidegate_decision_duration_seconds": (),
         "tidegate_excluded_total": ("rule",),
         "tidegate_inflight": (),
+        "tidegate_drift": ("model", "signal"),
+        "tidegate_rollout_devices": ("rollout", "state"),
+        "tidegate_spool_records": (),
         "tidegate_cost_total": ("endpoint", "model", "tenant"),
         "tidegate_endpoint_up": ("endpoint",),
         "tidegate_config_revision": ("revision",),
         "tidegate_latency_forecast_error_ratio": ("endpoint",),
         "tidegate_telemetry_dropped_total": ("signal",),
     }
+
+
+def test_what_control_tells_replaces_what_it_told_before() -> None:
+    metrics = Metrics()
+    assert value(metrics, "tidegate_spool_records") == 0
+    metrics.told(
+        [
+            ("tidegate_drift", ("digits", "output.confidence"), 0.31),
+            ("tidegate_rollout_devices", ["r1", "active"], 3),
+            ("tidegate_spool_records", (), 12),
+        ]
+    )
+    drift = {"model": "digits", "signal": "output.confidence"}
+    assert value(metrics, "tidegate_drift", **drift) == 0.31
+    assert value(metrics, "tidegate_rollout_devices", rollout="r1", state="active") == 3
+    assert value(metrics, "tidegate_spool_records") == 12
+
+    metrics.told([("tidegate_rollout_devices", ("r2", "active"), 1)])
+    assert value(metrics, "tidegate_drift", **drift) is None
+    assert value(metrics, "tidegate_rollout_devices", rollout="r1", state="active") is None
+    assert value(metrics, "tidegate_rollout_devices", rollout="r2", state="active") == 1
+    assert value(metrics, "tidegate_spool_records") == 0
+
+
+def test_what_control_tells_is_bounded_and_never_of_another_gauge() -> None:
+    metrics = Metrics()
+    rows = [("tidegate_rollout_devices", (f"r{n}", "active"), 1.0) for n in range(1500)]
+    metrics.told([*rows, ("tidegate_inflight", (), 5.0), ("tidegate_drift", ("digits",), 1.0)])
+    told = [name for name, _ in samples(metrics) if name == "tidegate_rollout_devices"]
+    assert len(told) == 1000
+    assert value(metrics, "tidegate_inflight") == 0
+    assert not any(name == "tidegate_drift" for name, _ in samples(metrics))

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from tflite_runtime.interpreter import Interpreter
 
-from edge_agent.runtime.golden import GoldenFailed, check_golden, read_golden
 from edgewire.modelfile import BadModel, read_model
 from edgewire.operators import VERSIONS
 from gateway.demo import artifacts, digits
 from gateway.demo.tflite import golden_beside
+from oip.golden import GoldenFailed, check_golden, read_golden
 from oip.signature import TensorSpec
 from tests.support import tflite_models as models
 

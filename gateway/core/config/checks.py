@@ -7,34 +7,35 @@ run, and report, beside other mistakes in the same file.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import cast
 
+from gateway.core.config import update_checks
+from gateway.core.config.plain import Plain, mapping, mappings, texts
 from gateway.core.config.problems import Finding, Loc
 from gateway.core.config.references import show
 
 _TIERS = ("device", "site", "regional", "cloud")
 _WITH_SITE = frozenset({"device", "site"})
 _MATCH_KEYS = ("models", "tenants", "sites", "privacy")
-Plain = Mapping[str, object]
 
 
 def references(data: object) -> Iterator[Finding]:
     """Names that repeat, and references that lead nowhere."""
-    root = _mapping(data)
+    root = mapping(data)
     for section, noun in (("endpoints", "endpoint"), ("models", "model"), ("policies", "policy")):
         yield from _repeated(root, section, noun)
     yield from _gateways(root)
     endpoints = _names(root, "endpoints")
     classes = _classes(root)
     if classes is not None:
-        yield from _unknown(_mapping(root.get("privacy")), "default", ("privacy",), "privacy class", classes)
-    for index, model in _mappings(root.get("models")):
+        yield from _unknown(mapping(root.get("privacy")), "default", ("privacy",), "privacy class", classes)
+    for index, model in mappings(root.get("models")):
         loc: Loc = ("models", index)
         if classes is not None:
             yield from _unknown(model, "privacy", loc, "privacy class", classes)
-        for number, variant in _mappings(model.get("variants")):
+        for number, variant in mappings(model.get("variants")):
             if endpoints is not None:
                 yield from _unknown(
                     variant, "endpoint", (*loc, "variants", number), "endpoint", sorted(endpoints)
@@ -44,9 +45,9 @@ def references(data: object) -> Iterator[Finding]:
 
 def _updates(root: Plain) -> Iterator[Finding]:
     """Each entry names a model of the file, once, and as its teacher a variant of it."""
-    models = {m["name"]: m for _, m in _mappings(root.get("models")) if isinstance(m.get("name"), str)}
+    models = {m["name"]: m for _, m in mappings(root.get("models")) if isinstance(m.get("name"), str)}
     seen: set[str] = set()
-    for index, update in _mappings(root.get("updates")):
+    for index, update in mappings(root.get("updates")):
         name, loc = update.get("model"), ("updates", index)
         if not isinstance(name, str):
             continue
@@ -54,8 +55,8 @@ def _updates(root: Plain) -> Iterator[Finding]:
         if name in seen:
             yield Finding((*loc, "model"), f"model {show(name)} has two entries: keep one")
         seen.add(name)
-        labels = _mapping(_mapping(update.get("samples")).get("labels"))
-        variants = _mappings(_mapping(models.get(name)).get("variants"))
+        labels = mapping(mapping(update.get("samples")).get("labels"))
+        variants = mappings(mapping(models.get(name)).get("variants"))
         teachers = sorted({str(v["endpoint"]) for _, v in variants if isinstance(v.get("endpoint"), str)})
         if name in models and isinstance(labels.get("teacher"), str):
             where = (*loc, "samples", "labels")
@@ -64,15 +65,18 @@ def _updates(root: Plain) -> Iterator[Finding]:
 
 def sense(data: object) -> Iterator[Finding]:
     """Parts that are well-formed and still cannot be meant."""
-    root = _mapping(data)
-    yield from _location(_mapping(root.get("gateway")), ("gateway",))
-    for index, endpoint in _mappings(root.get("endpoints")):
+    root = mapping(data)
+    yield from _location(mapping(root.get("gateway")), ("gateway",))
+    for index, endpoint in mappings(root.get("endpoints")):
         yield from _location(endpoint, ("endpoints", index))
-    for name, declared in _mapping(_mapping(root.get("privacy")).get("classes")).items():
-        for index, rule in _mappings(_mapping(declared).get("allow")):
+    for name, declared in mapping(mapping(root.get("privacy")).get("classes")).items():
+        for index, rule in mappings(mapping(declared).get("allow")):
             yield from _impossible(rule, ("privacy", "classes", name, "allow", index))
-    for index, model in _mappings(root.get("models")):
+    for index, model in mappings(root.get("models")):
         yield from _equal_variants(model, ("models", index))
+    for index, update in mappings(root.get("updates")):
+        yield from _location(mapping(update.get("train")), ("updates", index, "train"))
+    yield from update_checks.sense(root)
     yield from _artifacts(root)
     yield from _policies(root)
 
@@ -104,27 +108,6 @@ def matches_everything(match: object) -> bool:
     )
 
 
-def _mapping(value: object) -> Plain:
-    return cast("Plain", value) if isinstance(value, dict) else {}
-
-
-def _mappings(value: object) -> Iterator[tuple[int, Plain]]:
-    if isinstance(value, list | tuple):
-        for index, item in enumerate(cast("Sequence[object]", value)):
-            if isinstance(item, dict):
-                yield index, cast("Plain", item)
-
-
-def _texts(value: object) -> list[str] | None:
-    """A list of texts, or a text as a list of one; None for anything else."""
-    if isinstance(value, str):
-        return [value]
-    if not isinstance(value, list | tuple):
-        return None
-    items = cast("Sequence[object]", value)
-    return [item for item in items if isinstance(item, str)]
-
-
 def _names(root: Plain, section: str) -> list[str] | None:
     """Every name of a section; None when the section or a name in it is missing."""
     items = root.get(section)
@@ -132,7 +115,7 @@ def _names(root: Plain, section: str) -> list[str] | None:
         return None
     names: list[str] = []
     for item in cast("Sequence[object]", items):
-        name = _mapping(item).get("name")
+        name = mapping(item).get("name")
         if not isinstance(name, str):
             return None
         names.append(name)
@@ -140,13 +123,13 @@ def _names(root: Plain, section: str) -> list[str] | None:
 
 
 def _classes(root: Plain) -> list[str] | None:
-    classes = _mapping(root.get("privacy")).get("classes")
+    classes = mapping(root.get("privacy")).get("classes")
     return sorted(cast("Plain", classes)) if isinstance(classes, dict) else None
 
 
 def _repeated(root: Plain, section: str, noun: str) -> Iterator[Finding]:
     seen: set[str] = set()
-    for index, item in _mappings(root.get(section)):
+    for index, item in mappings(root.get(section)):
         name = item.get("name")
         if not isinstance(name, str):
             continue
@@ -159,9 +142,9 @@ def _repeated(root: Plain, section: str, noun: str) -> Iterator[Finding]:
 
 def _gateways(root: Plain) -> Iterator[Finding]:
     """The gateway's own name and its peers' names and tokens: each tells one gateway from all others."""
-    gateway = _mapping(root.get("gateway"))
+    gateway = mapping(root.get("gateway"))
     own = gateway.get("name")
-    for index, endpoint in _mappings(root.get("endpoints")):
+    for index, endpoint in mappings(root.get("endpoints")):
         if isinstance(own, str) and endpoint.get("name") == own:
             yield Finding(
                 ("endpoints", index, "name"),
@@ -169,7 +152,7 @@ def _gateways(root: Plain) -> Iterator[Finding]:
                 " to it; rename one",
             )
     seen: dict[str, set[str]] = {"name": set(), "token": set()}
-    for index, peer in _mappings(gateway.get("peers")):
+    for index, peer in mappings(gateway.get("peers")):
         loc: Loc = ("gateway", "peers", index)
         name, token = peer.get("name"), peer.get("token")
         if isinstance(name, str):
@@ -193,7 +176,7 @@ def _unknown(item: Plain, key: str, loc: Loc, noun: str, known: Sequence[str]) -
 
 
 def _location(item: Plain, loc: Loc) -> Iterator[Finding]:
-    location = _mapping(item.get("location"))
+    location = mapping(item.get("location"))
     tier = location.get("tier")
     if not isinstance(tier, str) or tier not in _TIERS:
         return
@@ -212,8 +195,8 @@ _LOCATION = frozenset({"tier", "region", "site", "device"})
 
 
 def _impossible(rule: Plain, loc: Loc) -> Iterator[Finding]:
-    tiers = _texts(rule.get("tier"))
-    same = _texts(rule.get("same")) or []
+    tiers = texts(rule.get("tier"))
+    same = texts(rule.get("same")) or []
     if not tiers or any(tier not in _TIERS for tier in tiers):
         return
     wanted = ", ".join(tiers)
@@ -232,7 +215,7 @@ def _equal_variants(model: Plain, loc: Loc) -> Iterator[Finding]:
     seen: set[tuple[str, str | None, str | None]] = set()
     name = model.get("name")
     own = name if isinstance(name, str) else None
-    for index, variant in _mappings(model.get("variants")):
+    for index, variant in mappings(model.get("variants")):
         endpoint = variant.get("endpoint")
         named = variant.get("model")
         version = variant.get("version")
@@ -252,13 +235,13 @@ def _equal_variants(model: Plain, loc: Loc) -> Iterator[Finding]:
 def _artifacts(root: Plain) -> Iterator[Finding]:
     """Who runs models itself needs to be told what; whoever does not has its own."""
     kinds: dict[str, object] = {}
-    for _, endpoint in _mappings(root.get("endpoints")):
+    for _, endpoint in mappings(root.get("endpoints")):
         name = endpoint.get("name")
         if isinstance(name, str):
             kinds[name] = endpoint.get("kind")
     first: dict[tuple[str, str, str], str] = {}
-    for index, model in _mappings(root.get("models")):
-        for number, variant in _mappings(model.get("variants")):
+    for index, model in mappings(root.get("models")):
+        for number, variant in mappings(model.get("variants")):
             loc: Loc = ("models", index, "variants", number)
             target, artifact = variant.get("endpoint"), variant.get("artifact")
             if variant.get("batching") is not None and artifact is None:
@@ -309,7 +292,7 @@ def _other_artifact(
 
 
 def _policies(root: Plain) -> Iterator[Finding]:
-    policies = list(_mappings(root.get("policies")))
+    policies = list(mappings(root.get("policies")))
     for index, policy in policies:
         yield from _globs(policy, ("policies", index, "match"))
         yield from _tenants(policy, ("policies", index, "match", "tenants"))
@@ -332,7 +315,7 @@ def _policies(root: Plain) -> Iterator[Finding]:
 
 def _tenants(policy: Plain, loc: Loc) -> Iterator[Finding]:
     """Without tenants every request comes from the one that has no name."""
-    globs = _mapping(policy.get("match")).get("tenants")
+    globs = mapping(policy.get("match")).get("tenants")
     if isinstance(globs, list) and globs and not _takes_any(cast("list[object]", globs)):
         yield Finding(
             loc,
@@ -348,11 +331,11 @@ def _well_formed(match: object) -> bool:
     if not isinstance(match, dict):
         return False
     written = cast("Plain", match)
-    return set(written) <= set(_MATCH_KEYS) and all(_texts(globs) for globs in written.values())
+    return set(written) <= set(_MATCH_KEYS) and all(texts(globs) for globs in written.values())
 
 
 def _globs(policy: Plain, loc: Loc) -> Iterator[Finding]:
-    for key, globs in _mapping(policy.get("match")).items():
+    for key, globs in mapping(policy.get("match")).items():
         if not isinstance(globs, list | tuple):
             continue
         for index, glob in enumerate(cast("Sequence[object]", globs)):

@@ -21,6 +21,8 @@ from gateway.core.config.wording import words
 from gateway.core.plugins import discover
 
 MAX_BYTES = 2**20
+DETECTORS = "gateway.drift"
+"""The package of drift detectors, one file each."""
 _NOT_TEXT = frozenset({"float_type", "int_type", "bool_type"})
 
 Kinds = Mapping[str, type[EndpointConfig]]
@@ -90,8 +92,10 @@ def parse(text: str, name: str, kinds: Kinds, environ: Mapping[str, str], base_d
     root, findings = served.strip(source.tree)
     findings += checks.references(root)
     findings += checks.sense(root)
+    findings += _detectors(root)
     findings += _settle_artifacts(root, base_dir)
-    _settle_updates(root, base_dir)
+    findings += _settle_updates(root, base_dir)
+    _settle_repositories(root, base_dir)
     config, objections = _build(root, kinds, source)
     findings += objections
     problems = [*source.problems]
@@ -99,6 +103,16 @@ def parse(text: str, name: str, kinds: Kinds, environ: Mapping[str, str], base_d
     if problems or config is None:
         raise ConfigError(problems)
     return Loaded(config, source)
+
+
+def _detectors(root: dict[str, object]) -> Iterator[Finding]:
+    """Updates whose drift detector there is none of."""
+    known = sorted(discover(DETECTORS))
+    for index, item in enumerate(_list(root.get("updates"))):
+        named = _mapping(_mapping(item).get("drift")).get("detector")
+        if isinstance(named, str) and named and named not in known:
+            message = f"unknown detector {show(named)}{checks.hint(named, known)}"
+            yield Finding(("updates", index, "drift", "detector"), message)
 
 
 def _settle_artifacts(root: dict[str, object], base_dir: Path) -> Iterator[Finding]:
@@ -119,15 +133,28 @@ def _settle_artifacts(root: dict[str, object], base_dir: Path) -> Iterator[Findi
             variant["artifact"] = path
 
 
-def _settle_updates(root: dict[str, object], base_dir: Path) -> None:
-    """Make the files that updates name absolute, in place. They are read when a run needs them."""
-    for item in _list(root.get("updates")):
+def _settle_updates(root: dict[str, object], base_dir: Path) -> Iterator[Finding]:
+    """Make the files that updates name absolute, in place; finds held-out data that cannot be read. Labels
+    may be written later: they are read anew at every run."""
+    for index, item in enumerate(_list(root.get("updates"))):
         update = _mapping(item)
         labels, gate = _mapping(_mapping(update.get("samples")).get("labels")), _mapping(update.get("gate"))
         for holder, key in ((labels, "file"), (gate, "data")):
             written = holder.get(key)
-            if isinstance(written, str) and written:
-                holder[key] = os.path.abspath(base_dir / written)
+            if not isinstance(written, str) or not written:
+                continue
+            holder[key] = path = os.path.abspath(base_dir / written)
+            if key == "data" and (wrong := _unreadable(path)):
+                yield Finding(("updates", index, "gate", "data"), f"data {show(written)}: {wrong}")
+
+
+def _settle_repositories(root: dict[str, object], base_dir: Path) -> None:
+    """Make the folders that endpoints call their repository absolute, in place."""
+    for item in _list(root.get("endpoints")):
+        endpoint = _mapping(item)
+        written = endpoint.get("repository")
+        if isinstance(written, str) and written and "://" not in written:
+            endpoint["repository"] = os.path.abspath(base_dir / written)
 
 
 def _unreadable(path: str) -> str:

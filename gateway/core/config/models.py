@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -42,6 +42,7 @@ from gateway.core.config.updates import UpdateConfig
 from gateway.core.place import Place, Tier
 
 FIRST_VERSION = "1"
+"""Of a file that was given none."""
 VERSION_PATTERN = r"^[0-9]+$"
 CURRENCY_PATTERN = r"^[A-Z]{3}$"
 
@@ -125,17 +126,27 @@ class EndpointConfig(Strict):
     """Free facts for people; shown by the operator API."""
     price: Price = Price()
 
+    not_identity: ClassVar[frozenset[str]] = frozenset()
+    """Keys of the kind's own that say nothing of which server it is."""
+
     @property
     def identity(self) -> str:
         """Twelve hex digits that tell one server from another under the same name: they change with
         what the kind itself declares (its address), not with price, place or labels."""
-        own = self.model_dump(mode="json", exclude=set(PlacedConfig.model_fields) - {"kind"})
+        left_out = (set(PlacedConfig.model_fields) - {"kind"}) | self.not_identity
+        own = self.model_dump(mode="json", exclude=left_out)
         return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
     def place(self) -> Place | None:
         """Where the endpoint is; None for a group of devices, each of which has a place of its own."""
         return None
+
+    def follows(self, artifact: str | None) -> tuple[str, ...]:
+        """Formats of the releases that it can be moved to, the best first, for a variant with this artifact
+        and no version of its own; () where it is not told what to serve, or its devices are told by
+        themselves."""
+        return ()
 
 
 class PlacedConfig(EndpointConfig):
@@ -163,7 +174,8 @@ class VariantConfig(Strict):
     model: ModelName | None = None
     """The model's name on the endpoint; None: the same name as here."""
     version: Annotated[str, Field(pattern=VERSION_PATTERN)] | None = None
-    """The version on the endpoint; None: whichever the endpoint chooses."""
+    """The version on the endpoint, which it stays at; None: it follows the model's releases, or answers with
+    whichever the endpoint chooses."""
     weight: Annotated[int, Field(ge=0)] = 1
     """Share among equals (canary)."""
     precision: Name | None = None
@@ -174,12 +186,6 @@ class VariantConfig(Strict):
     may lie its golden vectors, `ARTIFACT.golden.npz`."""
     batching: Batching | None = None
     """Only with `artifact`; None: each request is run by itself."""
-
-    @property
-    def served_version(self) -> str | None:
-        """The version it answers with; None where that is the endpoint's to say. A file that was given
-        no version is version 1 of its model."""
-        return self.version or (FIRST_VERSION if self.artifact is not None else None)
 
 
 class ModelConfig(Strict):
@@ -380,6 +386,30 @@ class Config(Strict):
     """URL of the store of released artifacts: file:///PATH or s3://BUCKET/PREFIX; None: a folder of the
     state directory."""
     telemetry: Telemetry = Telemetry()
+
+    @field_validator("artifacts")
+    @classmethod
+    def _store_url(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            url = urlsplit(value)
+            good = not (url.query or url.fragment) and (
+                (url.scheme == "file" and not url.netloc and url.path.startswith("/"))
+                or (url.scheme == "s3" and bool(url.hostname))
+            )
+        except ValueError:
+            good, url = False, None
+        if url is not None and "@" in url.netloc:
+            raise PydanticCustomError(
+                "url",
+                "artifacts must hold no credentials: use the environment's AWS_ACCESS_KEY_ID and the like",
+            )
+        if not good:
+            raise PydanticCustomError(
+                "url", "artifacts is no store's URL: write file:///PATH or s3://BUCKET/PREFIX"
+            )
+        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, Literal, Self, cast
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -13,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from edgewire.signals import CONFIDENCE
 from gateway.core.config.basis import Location, ModelName, Name, NotNegative, Positive, Share, Strict
 
-WAVE = re.compile(r"([1-9][0-9]{0,8})|([1-9][0-9]?|100|0?\.[0-9]*[1-9]|[1-9][0-9]?\.[0-9]+)%")
+WAVE_PATTERN = r"^(([1-9][0-9]{0,8})|([1-9][0-9]?|100|0?\.[0-9]*[1-9]|[1-9][0-9]?\.[0-9]+)%)$"
 ENTRYPOINT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 
 
@@ -55,12 +54,7 @@ class SamplesConfig(Strict):
     """Of each device, and of each gateway."""
     confidence_below: Share = 0.8
     labels: LabelsConfig | None = None
-
-    @model_validator(mode="after")
-    def _labelled(self) -> Self:
-        if self.collect != "none" and self.labels is None:
-            raise PydanticCustomError("labels", "samples without labels train nothing: add labels")
-        return self
+    """None: samples are kept, and none is ever trained on."""
 
 
 class TrainConfig(Strict):
@@ -107,24 +101,22 @@ class HaltConfig(Strict):
     """Of the mean confidence."""
 
 
-def _waves(value: object) -> object:
-    """A wave of so many devices may be written as a number."""
-    if not isinstance(value, list | tuple):
-        return value
-    items = cast("Sequence[object]", value)
-    return [str(item) if isinstance(item, int) and not isinstance(item, bool) else item for item in items]
+def _wave(value: object) -> object:
+    return str(value) if type(value) is int else value
+
+
+_Form = Annotated[str, Field(pattern=WAVE_PATTERN)]
+Wave = Annotated[
+    _Form, BeforeValidator(_wave, json_schema_input_type=_Form | Annotated[int, Field(ge=1, lt=10**9)])
+]
+"""Devices, as a number or a share; a number may be written as one."""
 
 
 class RolloutConfig(Strict):
     """How a release reaches the devices."""
 
     unit: Literal["devices"] = "devices"
-    waves: Annotated[tuple[str, ...], Field(min_length=1, strict=False), BeforeValidator(_waves)] = (
-        "1",
-        "10%",
-        "50%",
-        "100%",
-    )
+    waves: Annotated[tuple[Wave, ...], Field(min_length=1, strict=False)] = ("1", "10%", "50%", "100%")
     """Devices, as a number or a share of those that can take it; the last is 100%."""
     soak_s: NotNegative = 300
     """How long a wave is watched once its devices run the new version."""
@@ -137,13 +129,8 @@ class RolloutConfig(Strict):
     @field_validator("waves")
     @classmethod
     def _ascending(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for wave in value:
-            if WAVE.fullmatch(wave) is None:
-                raise PydanticCustomError(
-                    "waves", "a wave is a number of devices, such as 1, or a share, such as 10%"
-                )
         if value[-1] != "100%":
-            raise PydanticCustomError("waves", "the last wave must be 100%")
+            raise PydanticCustomError("waves", "the last wave must be 100%, all that can take the release")
         for kind in (False, True):
             sizes = [float(wave.rstrip("%")) for wave in value if wave.endswith("%") is kind]
             if any(b <= a for a, b in pairwise(sizes)):
@@ -161,3 +148,11 @@ class UpdateConfig(Strict):
     """None: drift is told, and nothing is trained."""
     gate: GateConfig = GateConfig()
     rollout: RolloutConfig = RolloutConfig()
+
+
+def report_interval_s(updates: Sequence[UpdateConfig]) -> float:
+    """How often devices and gateways are to report, 1 to 60 s: so that the shortest window of drift has ten
+    reports, and the shortest soak three. Evidence is kept as fine as that."""
+    windows = [update.drift.window_s / 10 for update in updates]
+    soaks = [update.rollout.soak_s / 3 for update in updates]
+    return max(1.0, min([60.0, *windows, *soaks]))

@@ -14,6 +14,7 @@ from gateway.core.config.checks import did_you_mean, hint
 from gateway.core.config.models import CURRENCY_PATTERN, VERSION_PATTERN
 from gateway.core.config.problems import Finding, Loc
 from gateway.core.config.references import Hidden, show
+from gateway.core.config.updates import ENTRYPOINT_PATTERN, WAVE_PATTERN
 
 _UNITS = {
     "_ms": "milliseconds",
@@ -30,6 +31,8 @@ _NUMBER = re.compile(r"\s*[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)\s*")
 _PATTERNS = {
     NAME_PATTERN: "must begin with a letter or digit and hold only letters, digits, '.', '_' and '-'",
     VERSION_PATTERN: 'must hold digits only, in quotes, such as "3"',
+    ENTRYPOINT_PATTERN: "must be MODULE:FUNCTION, such as plant7.train:run",
+    WAVE_PATTERN: "must be a number of devices, such as 1, or a share of them, such as 10%",
     CURRENCY_PATTERN: "must be three capital letters such as USD",
 }
 

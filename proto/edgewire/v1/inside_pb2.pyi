@@ -52,7 +52,7 @@ class Fleet(_message.Message):
     def __init__(self, complete: _Optional[bool] = ..., devices: _Optional[_Iterable[_Union[FleetDevice, _Mapping]]] = ..., removed: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class FleetDevice(_message.Message):
-    __slots__ = ("name", "site", "labels", "credential_sha256", "connected", "drained", "silent_ms", "telemetry", "models", "inflight", "facts")
+    __slots__ = ("name", "site", "labels", "credential_sha256", "connected", "drained", "silent_ms", "telemetry", "models", "inflight", "facts", "trials", "spooled")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +78,8 @@ class FleetDevice(_message.Message):
     MODELS_FIELD_NUMBER: _ClassVar[int]
     INFLIGHT_FIELD_NUMBER: _ClassVar[int]
     FACTS_FIELD_NUMBER: _ClassVar[int]
+    TRIALS_FIELD_NUMBER: _ClassVar[int]
+    SPOOLED_FIELD_NUMBER: _ClassVar[int]
     name: str
     site: str
     labels: _containers.ScalarMap[str, str]
@@ -89,4 +91,6 @@ class FleetDevice(_message.Message):
     models: _containers.RepeatedCompositeFieldContainer[_edge_pb2.ModelState]
     inflight: int
     facts: _containers.ScalarMap[str, str]
-    def __init__(self, name: _Optional[str] = ..., site: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., credential_sha256: _Optional[bytes] = ..., connected: _Optional[bool] = ..., drained: _Optional[bool] = ..., silent_ms: _Optional[int] = ..., telemetry: _Optional[_Union[_edge_pb2.Telemetry, _Mapping]] = ..., models: _Optional[_Iterable[_Union[_edge_pb2.ModelState, _Mapping]]] = ..., inflight: _Optional[int] = ..., facts: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    trials: _containers.RepeatedCompositeFieldContainer[_edge_pb2.Trial]
+    spooled: int
+    def __init__(self, name: _Optional[str] = ..., site: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., credential_sha256: _Optional[bytes] = ..., connected: _Optional[bool] = ..., drained: _Optional[bool] = ..., silent_ms: _Optional[int] = ..., telemetry: _Optional[_Union[_edge_pb2.Telemetry, _Mapping]] = ..., models: _Optional[_Iterable[_Union[_edge_pb2.ModelState, _Mapping]]] = ..., inflight: _Optional[int] = ..., facts: _Optional[_Mapping[str, str]] = ..., trials: _Optional[_Iterable[_Union[_edge_pb2.Trial, _Mapping]]] = ..., spooled: _Optional[int] = ...) -> None: ...

@@ -1,7 +1,7 @@
 """Golden vectors: inputs with the outputs that they must give, in an .npz beside the artifact.
 
 Arrays are named `0/input/NAME`, `0/output/NAME`, `1/input/NAME` and so on; the scalar `tolerance` is the
-most that a value may be off, absolute. They are read without pickle, in a worker.
+most that a value may be off, absolute. They are read without pickle.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -27,14 +27,14 @@ class GoldenFailed(Exception):
     """The vectors cannot be used, or the model does not give them; the text is one clause."""
 
 
-def read_golden(path: Path) -> tuple[Cases, float]:
+def read_golden(file: Path | BinaryIO) -> tuple[Cases, float]:
     """The cases in order, and the tolerance. Raises GoldenFailed."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(file) as archive:
             unpacked = sum(entry.file_size for entry in archive.infolist())
         if unpacked > MAX_UNPACKED_BYTES:
             raise GoldenFailed(f"the golden vectors unpack to {unpacked} bytes, more than are read")
-        with np.load(path, allow_pickle=False) as found:
+        with np.load(file, allow_pickle=False) as found:
             arrays: dict[str, Array] = {name: found[name] for name in found.files}
         if not all(isinstance(array, np.ndarray) for array in arrays.values()):
             raise ValueError("a file that is no array")
