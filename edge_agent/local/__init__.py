@@ -7,8 +7,8 @@
     grpc_server  grpc.aio with raw bytes
 
 Privacy: whoever asks here is on the device, and so is the data. The answer is computed on the device and
-goes back to the caller on the device; nothing of the request leaves it, on any path, whatever hub the
-agent is linked to. A privacy class says where data may go. This data goes nowhere, so there is no class
-that the request could break, and `tidegate-privacy` is checked for its form and otherwise kept to by
-construction. That is why class `secret` (`same: [device]`) is served here when no gateway may serve it.
+goes back to the caller on the device, whatever hub the agent is linked to. That is why class `secret`
+(`same: [device]`) is served here when no gateway may serve it. What may be gathered of a request is
+analytics' to say, by the class of its model. A request that names a class of its own is counted plainly:
+the device does not know what that class allows.
 """

@@ -331,6 +331,19 @@ async def test_control_is_asked_for_few_at_once_and_one_of_a_device():
             call.cancel()
 
 
+async def test_those_who_deliver_are_asked_for_pauses_in_which_all_have_their_turn():
+    names = [f"cam-{n}" for n in range(3)]
+    now = 100.0
+    taken = deliveries.Deliveries(ListedRoll(), lambda: now)
+    pauses = [(await taken.take(enrolled(name), report(1))).pause_ms for name in names]
+    assert pauses == [5, 10, 15]
+    now += 1
+    assert (await taken.take(enrolled("cam-0"), report(2))).pause_ms == 5
+    slow = ListedRoll()
+    slow.counting.pause_ms = 700
+    assert (await deliveries.Deliveries(slow, lambda: now).take(enrolled("cam-0"), report(1))).pause_ms == 700
+
+
 async def test_many_devices_that_come_at_once_are_all_counted(tmp_path: Path):
     """More than the hub takes at once: those who were refused come again."""
     names = [f"cam-{n}" for n in range(10)]

@@ -22,6 +22,7 @@ from edge_agent.local import http_app
 from edge_agent.local.grpc_server import GrpcServer
 from edge_agent.local.handlers import Handlers
 from edge_agent.local.http_server import HttpServer
+from edgewire.allowed import NOTHING
 from gateway.frontends.codec_pool import CodecPool
 from gateway.frontends.codecs import binding_codecs
 from gateway.frontends.handlers import Handlers as GatewayHandlers
@@ -156,6 +157,9 @@ async def test_tritonclient_over_grpc(local: Local):
 async def test_answers_say_who_gave_them(local: Local):
     answer = await ask(local.http, post("/v2/models/identity/infer", tidegate_privacy="secret"))
     assert answer.status == 200
+    # The model's own set of places goes for a caller who names no class.
+    await ask(local.http, post("/v2/models/identity/infer"))
+    assert local.models.asked == [NOTHING, None]
     assert answer.headers["tidegate-endpoint"] == "cam-7a"
     assert answer.headers["tidegate-tier"] == "device"
     async with grpc.aio.insecure_channel(f"127.0.0.1:{local.grpc}") as channel:

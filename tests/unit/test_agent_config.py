@@ -24,13 +24,13 @@ delegates:
   - {library: /usr/lib/libvx.so, options: {cache: "1"}}
   - xnnpack
   - builtin
-limits: {max_body_mb: 8, memory_mb: 512}
+limits: {max_body_mb: 8, memory_mb: 512, spool_mb: 4}
 """
     assert parse_config(text, "agent.yaml") == AgentConfig(
         "cam-7a",
         (Library(Path("/usr/lib/libvx.so"), {"cache": "1"}), "xnnpack", "builtin"),
         2,
-        Limits(8, 512),
+        Limits(8, 512, 4),
     )
 
 
@@ -50,8 +50,12 @@ def test_an_empty_file_is_the_default():
         ("threads: '2'\n", "agent.yaml:1: threads must be a whole number from 1 to 64, not '2'"),
         ("limits:\n  max_body_mb: 1.5\n", "agent.yaml:2: max_body_mb must be a whole number"),
         ("limits:\n  memory_mb: 64\n", "agent.yaml:2: memory_mb must be a whole number from 512"),
+        ("limits:\n  spool_mb: 3\n", "agent.yaml:2: spool_mb must be a whole number from 4 to 1024, not 3"),
         ("limits: 3\n", "agent.yaml:1: limits must be a mapping"),
-        ("limits:\n  bodies: 3\n", "agent.yaml:2: unknown key 'bodies': limits has max_body_mb, memory_mb"),
+        (
+            "limits:\n  bodies: 3\n",
+            "agent.yaml:2: unknown key 'bodies': limits has max_body_mb, memory_mb, spool_mb",
+        ),
         ("delegates: []\n", "agent.yaml:1: delegates must be a list of at least one"),
         ("delegates:\n- xnnpack\n- npu\n", "agent.yaml:3: a delegate must be {library:"),
         ("delegates:\n- xnnpack\n- xnnpack\n", "agent.yaml:3: this delegate is listed twice"),
