@@ -177,7 +177,7 @@ def test_the_runtime_opens_and_runs_a_file_and_refuses_another(documented: Docum
     session = runtime.load(file.getvalue(), {"CPU": 1.0})
     assert session.signature.inputs == (TensorSpec("x", "FP32", (-1, 2)),)
     assert session.run({"x": np.array([[1, 1]], np.float32)})["y"].tolist() == [[4, 6]]
-    variant = VariantSettings("m", "1", "unused", Batching(max_size=8))
+    variant = VariantSettings("m", "", "1", "unused", Batching(max_size=8))
     assert batched(session.signature, variant).max_batch == 8
     with pytest.raises(LoadError, match="matrix cannot open it"):
         runtime.load(b"nonsense", {"CPU": 1.0})
