@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from edgewire import signals
 from edgewire.signals import Array, Values
 from edgewire.v1 import edge_pb2
@@ -47,7 +44,7 @@ class Tally:
 
     def __init__(self, model: str, version: str, digest: str, bins: Bins) -> None:
         self._named = {"model": model, "version": version, "digest": digest}
-        self._edges = {name: np.asarray(edges, np.float64) for name, edges in bins.items()}
+        self._edges = {name: tuple(edges) for name, edges in bins.items()}
         self._crcs = {name: signals.edges_crc(edges) for name, edges in bins.items()}
         self._clear()
 
@@ -72,8 +69,9 @@ class Tally:
                 continue
             counts = self._signals.get(name)
             if counts is None:
-                counts = self._signals[name] = np.zeros(len(edges) + 1, np.int64)
-            np.add.at(counts, signals.bins_at(of_rows, edges), 1)
+                counts = self._signals[name] = [0] * (len(edges) + 1)
+            for at in signals.bins_at(of_rows, edges):
+                counts[at] += 1
 
     def failed(self, reason: str) -> None:
         """One request without an answer. `reason` is an oip one."""
@@ -90,7 +88,7 @@ class Tally:
             failed=self._failed,
             latency=self._latency,
             signals=[
-                edge_pb2.Counted(name=name, bins=self._crcs[name], counts=counts.tolist())
+                edge_pb2.Counted(name=name, bins=self._crcs[name], counts=counts)
                 for name, counts in self._signals.items()
             ],
         )
@@ -101,4 +99,4 @@ class Tally:
         self._answered = 0
         self._failed: Counter[str] = Counter()
         self._latency: Counter[int] = Counter()
-        self._signals: dict[str, NDArray[np.int64]] = {}
+        self._signals: dict[str, list[int]] = {}

@@ -134,6 +134,8 @@ def test_held_out_samples_and_files_stay_where_they_may_be():
         spec(samples=(placed(LABELS[:2]), placed(LABELS[:2], "tier=site;site=b")))
     with pytest.raises(Refusal, match="made from data that may not go"):
         spec(places="tier=device")
+    with pytest.raises(Refusal, match="made from data that may not go"):
+        spec(current_places="tier=device")
 
 
 async def test_without_held_out_data_nothing_is_run():
