@@ -163,6 +163,7 @@ async def test_forwards_and_back_under_load(server: TritonServer, model: digits.
         ),
         (identity("N", 64, name="pixels"), "Triton says: Failed to process the request"),
     ],
+    ids=["no model", "another model"],
 )
 async def test_what_cannot_serve_is_taken_away_and_the_old_serves(
     server: TritonServer, model: digits.DigitsModel, content: bytes, why: str
