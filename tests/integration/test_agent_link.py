@@ -23,7 +23,7 @@ from edgewire.v1 import edge_pb2
 from oip.errors import OipError
 from oip.held import BodyBudget
 from oip.reasons import Reason
-from tests.support.hub_double import HubDouble
+from tests.support.hub_double import ALLOWED, HubDouble
 from tests.support.tiny_models import TinyModels, identity_request, pb
 from tests.support.waiting import until
 
@@ -140,6 +140,7 @@ async def test_inferences_small_and_large_with_heartbeats_between(hub: Hub, tmp_
         response = pb.ModelInferResponse.FromString(bytes(arrived.body))
         assert response.id == "large"
         assert len(response.raw_output_contents[1]) == 3_000_000
+        assert set(made.models.asked) == {ALLOWED}
         (span,) = arrived.answer.spans
         assert span.name == "tidegate.agent.infer"
         assert dict(span.attributes) == {"tidegate.outcome": "ok"}
