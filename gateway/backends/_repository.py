@@ -60,6 +60,7 @@ class Repository:
         if self._folder is not None:
             await asyncio.to_thread(_write_folder, self._folder / model, str(version), files)
             return
+        await self.remove(model, version)
         for path in sorted(files, key=lambda path: (path.endswith(SUFFIX), path)):
             try:
                 await obstore.put_async(self._store, f"{model}/{version}/{path}", files[path])

@@ -34,6 +34,8 @@ from oip.errors import OipError
 from oip.reasons import STATUS, Reason
 from oip.scan import scan_request
 
+BEGIN_S = 5.0
+"""How long a start waits for Ray Serve."""
 STALE_S = 5.0
 """A look older than this says nothing any more: Serve does not answer."""
 OTHER_S = 0.05
@@ -55,8 +57,12 @@ class PoolEndpoint:
         self._closed = False
 
     async def start(self) -> None:
-        """Begin to deploy the pool, and to look at it and its files."""
+        """Deploy the pool, and begin to look at it and its files. Serve is waited for a little, so that the
+        first health is the pool's."""
         self._keeper.start()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BEGIN_S):
+                await self._keeper.looked.wait()
 
     async def close(self) -> None:
         """End the calls that run, with an AttemptError."""

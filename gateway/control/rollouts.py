@@ -18,8 +18,9 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from edgewire.signals import CONFIDENCE
 from gateway.control.ports import Outside
-from gateway.control.sights import Sights, confidence_edges
+from gateway.control.sights import Sights
 from gateway.core.fleet import DeviceReport
 from gateway.core.release import Release, Stage
 from gateway.rollout.halting import figures_of
@@ -195,10 +196,10 @@ class Rollouts:
         if state.phase not in RUNNING:
             return Seen(fleet)
         now, since = self._wall(), state.wave_began
-        new = figures_of(await evidence(state.model, state.new, since, now), confidence_edges(release))
+        new = figures_of(await evidence(state.model, state.new, since, now), release.edges(CONFIDENCE))
         if not state.old:
             return Seen(fleet, new)
-        edges = confidence_edges(releases.get(state.model, state.old))
+        edges = releases.get(state.model, state.old).edges(CONFIDENCE)
         old = await evidence(state.model, state.old, since, now)
         before = await evidence(state.model, state.old, state.began - BEFORE_S, state.began)
         return Seen(fleet, new, figures_of(old, edges), figures_of(before, edges))

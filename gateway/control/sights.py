@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from edgewire.signals import CONFIDENCE, default_edges
 from gateway.control.ports import Fit, Fits
 from gateway.core.fleet import DeviceReport
 from gateway.core.release import Release
@@ -33,12 +32,6 @@ class Sights:
                 entry = device, None if fit is None else _sight(release, device, fit)
             self._known[device.name] = entry
         return {name: sight for name, (_, sight) in self._known.items() if sight is not None}
-
-
-def confidence_edges(release: Release) -> Sequence[float]:
-    """Of the bins that a release's confidence is counted in."""
-    reference = release.reference.get(CONFIDENCE)
-    return default_edges(CONFIDENCE) if reference is None else reference.edges
 
 
 def _sight(release: Release, device: DeviceReport, fit: Fit) -> Sight:

@@ -114,6 +114,9 @@ class Work:
                 release.places,
                 tuple(held),
                 None if update.gate.data is None else Path(update.gate.data),
+                # They lead to the machines of the place.
+                resources={"CPU": 1.0} if update.train is None else update.train.resources,
+                current_places=ANYWHERE if current is None else current.places,
             )
             measured = await self._ports.measure(spec, heard)
         except JudgingFailed as failed:

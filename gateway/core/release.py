@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from edgewire.allowed import decode
 from edgewire.places import Place
+from edgewire.signals import default_edges
 
 Key = tuple[str, str]
 """A release: its model and version."""
@@ -84,6 +85,11 @@ class Release:
     def slot_for(self, endpoint: str, format: str) -> str | None:
         return next((slot for slot in (endpoint, format) if slot in self.files), None)
 
+    def edges(self, signal: str) -> tuple[float, ...]:
+        """Of the bins that a signal of this release is counted in."""
+        reference = self.reference.get(signal)
+        return default_edges(signal) if reference is None else reference.edges
+
     def may_go(self, place: Place) -> bool:
         """Whether the files may be at a place. What cannot be read allows nothing."""
         if self.places == ANYWHERE:
@@ -114,10 +120,11 @@ def signed_slot(model: str, called: str, slot: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GatherOrder:
-    """What is to be gathered of a model's requests. `signals`: edges by name. `training`: where samples
+    """What is to be gathered of a model's requests. `signals` by name, each counted in the
+    bins of the release that answers (`Release.edges`). `training`: where samples
     are to be trained on, None for no samples."""
 
-    signals: Mapping[str, tuple[float, ...]]
+    signals: tuple[str, ...]
     training: Place | None = None
     max_per_day: int = 0
     confidence_below: float = 0.0

@@ -54,7 +54,7 @@ def refuse_forbidden(place: Place, places: str, samples: Sequence[PlacedSample])
     if places != ANYWHERE and not _allows(places, place):
         raise Refusal(
             Reason.PRIVACY,
-            f"The model that serves was made from data that may not go to {place}: train where it may be.",
+            f"The model was made from data that may not go to {place}: train where it may be.",
         )
     forbidden = sum(not _allows(placed.places, place) for placed in samples)
     if forbidden:

@@ -35,12 +35,13 @@ LABELLED = 900
 @dataclass(frozen=True, slots=True)
 class Reading:
     """One digit read; `right` None: the operator labels this one, so training may see it. `version` is what
-    answered, "" where the device failed."""
+    answered, "" where the device failed, and `failure` says how."""
 
     at: float
     device: str
     version: str
     right: bool | None
+    failure: str = ""
 
 
 class Scenery:
@@ -103,8 +104,8 @@ class Lines:
         right = [r.right for r in self._between(since, until) if r.right is not None]
         return sum(right) / len(right) if right else float("nan")
 
-    def failed(self, since: float = 0.0) -> int:
-        return sum(r.version == "" for r in self._between(since))
+    def failures(self, since: float = 0.0) -> list[Reading]:
+        return [reading for reading in self._between(since) if reading.failure]
 
     def versions(self, since: float) -> dict[str, Counter[str]]:
         """How often each version answered, by device."""
@@ -132,10 +133,10 @@ class Lines:
         at = time.monotonic()
         try:
             answer = client.post(f"http://{agent.http}/v2/models/{MODEL}/infer", json=body)
-        except httpx.HTTPError:
-            return Reading(at, device, "", None)
+        except httpx.HTTPError as error:
+            return Reading(at, device, "", None, type(error).__name__)
         if answer.status_code != 200:
-            return Reading(at, device, "", None)
+            return Reading(at, device, "", None, answer.text)
         found = answer.json()
         digit = int(np.argmax(found["outputs"][0]["data"]))
         right = digit == self.scenery.truth[index] if self.scenery.measured(index) else None

@@ -100,7 +100,7 @@ def staged(work: Path, step: Step) -> Iterator[Stage]:
             "TIDEGATE_DEMO_TOKEN_CLOUD": secrets.token_urlsafe(32),
             "TIDEGATE_DEMO_TOKEN_PLANT": secrets.token_urlsafe(32),
             "TIDEGATE_DEMO_ARTIFACTS": str(artifacts),
-            "TIDEGATE_DEMO_DEAR_REPOSITORY": str(work / DEAR),
+            "TIDEGATE_DEMO_REPOSITORY": str(work / CHEAP),
             "TIDEGATE_DEMO_LABELS": str(labels),
         }
         profiles = asyncio.run(_measure_all(work, environment, pixels, step))
@@ -115,7 +115,7 @@ def staged(work: Path, step: Step) -> Iterator[Stage]:
 
 
 def _server(work: Path, name: str, model: DigitsModel, delay_ms: float, instances: int) -> TritonServer:
-    load = ["digits"] if name == CHEAP else ["digits", LINE_DIGITS]
+    load = ["digits"] if name == DEAR else ["digits", LINE_DIGITS]
     for served in load:
         build_repository(work / name, model=model, name=served, delay_ms=delay_ms, instances=instances)
     return TritonServer(work / name, load=load, log=work / f"{name}.log")

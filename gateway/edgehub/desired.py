@@ -144,7 +144,7 @@ class Desires:
             if release is not None:
                 entry = desired.models.add()
                 _fill(entry, offer, release)
-                self._gather(entry, known, orders.gather.get(offer.model), offer.model)
+                self._gather(entry, known, orders.gather.get(offer.model), release)
         for model, version in orders.trials.get(known.device.name, ()):
             offer = next((o for o in mine if o.model == model), None)
             tried = None if offer is None else _fitting(orders, offer, version, known, needs, trial=True)
@@ -161,13 +161,13 @@ class Desires:
         return list(found.values())
 
     def _gather(
-        self, entry: edge_pb2.DesiredModel, known: Known, order: GatherOrder | None, model: str
+        self, entry: edge_pb2.DesiredModel, known: Known, order: GatherOrder | None, release: Release
     ) -> None:
         """What is counted of values goes to this gateway, and samples go on to where they are trained on: the
         model's class must allow that for what is asked at the device itself."""
         if order is None:
             return
-        allowed = self._allowed(model, known)
+        allowed = self._allowed(release.model, known)
         try:
             text = allowed.encode()
         except ValueError:
@@ -175,8 +175,8 @@ class Desires:
         if not allowed.allows(self._gateway):
             return
         entry.gather.allowed = text
-        for name, edges in order.signals.items():
-            entry.gather.signals.add(name=name, edges=edges)
+        for name in order.signals:
+            entry.gather.signals.add(name=name, edges=release.edges(name))
         if order.training is not None and order.max_per_day > 0 and allowed.allows(order.training):
             entry.gather.samples.training.CopyFrom(to_wire(order.training))
             entry.gather.samples.max_per_day = order.max_per_day

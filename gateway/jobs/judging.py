@@ -37,9 +37,10 @@ class ModelFile:
 
 @dataclass(frozen=True, slots=True)
 class QualitySpec:
-    """Files by slot, `current` {} where there is none. `places`: where the candidate's files may go.
-    `samples`: held out and labelled. `data`: the operator's held-out .npz. Raises Refusal where something
-    of it may not be at `place`."""
+    """Files by slot, `current` {} where there is none. `places`, `current_places`: where the candidate's files
+    and the current ones may go. `samples`: held out and labelled. `data`: the operator's held-out .npz.
+    `resources`: Ray's, which lead to a machine at `place`. Raises Refusal where something of it may not be
+    at `place`."""
 
     place: Place
     candidate: Mapping[str, ModelFile]
@@ -49,9 +50,11 @@ class QualitySpec:
     data: Path | None = None
     resources: Mapping[str, float] = field(default_factory=lambda: {"CPU": 1.0})
     timeout_s: float = 600.0
+    current_places: str = ANYWHERE
 
     def __post_init__(self) -> None:
         refuse_forbidden(self.place, self.places, self.samples)
+        refuse_forbidden(self.place, self.current_places, ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ machine   step(state, event, now) -> (state, commands)
 └── halting  what ends a rollout
 state     what the machine remembers, and how it is written down
 view      the same for people
+loop      the same for an update, of which a rollout is a part: from drift to a recovered fleet
+gate      whether a new model may be rolled out
 
     ordering -> moving -> soaking -> moving ... -> following -> soaking -> standing -> done
         └─────────┴──────────┴───────────┴─────────────┴── returning -> rolled back

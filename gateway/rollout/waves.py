@@ -18,7 +18,7 @@ def size_of(wave: str, able: int) -> int:
     if able <= 0:
         return 0
     wanted = math.ceil(Fraction(wave[:-1]) * able / 100) if wave.endswith("%") else int(wave)
-    return min(max(wanted, 1), able)
+    return min(wanted, able)
 
 
 def order_of(rollout: str, sites: Mapping[str, str]) -> tuple[str, ...]:

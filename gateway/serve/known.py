@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgewire.signals import SIGNALS, default_edges
+from edgewire.signals import SIGNALS
 from gateway.analytics.windows import Edges
 from gateway.control.releases import Releases
 from oip.errors import OipError
@@ -16,7 +16,7 @@ class KnownReleases:
 
     def edges(self, model: str, version: str) -> Edges | None:
         try:
-            reference = self._releases.get(model, version).reference
+            release = self._releases.get(model, version)
         except OipError:
             return None
-        return {name: reference[name].edges if name in reference else default_edges(name) for name in SIGNALS}
+        return {name: release.edges(name) for name in SIGNALS}

@@ -62,6 +62,7 @@ def models(config: Config, snapshot: Snapshot) -> list[dict[str, Any]]:
                 {
                     **variant.model_dump(mode="json", exclude_none=True),
                     **({} if variant.artifact is None else {"artifact": Path(variant.artifact).name}),
+                    "versions": _versions(snapshot, key_of(model, variant)),
                     "ready": snapshot.endpoints[variant.endpoint].up
                     and snapshot.variants[key_of(model, variant)].ready is True,
                 }
@@ -84,6 +85,7 @@ def _variant(snapshot: Snapshot, key: VariantKey, now: float) -> dict[str, Any]:
     return {
         "model": key.model,
         "version": key.version or None,
+        "versions": _versions(snapshot, key),
         "ready": state.ready is True,
         "latency": None
         if figure is None
@@ -97,6 +99,17 @@ def _variant(snapshot: Snapshot, key: VariantKey, now: float) -> dict[str, Any]:
         "capacity_rps": state.capacity_rps,
         "response_bytes": state.response_bytes,
     }
+
+
+def _versions(snapshot: Snapshot, key: VariantKey) -> list[str]:
+    """Those that answer now, of a group those that some connected device has; none where only the endpoint
+    knows."""
+    if key.version:
+        return [key.version]
+    group = snapshot.groups.get(key.endpoint)
+    if group is None:
+        return list(snapshot.variants[key].versions)
+    return sorted((v for model, v in group.ready if model == key.model and v), key=lambda v: (len(v), v))
 
 
 async def _counted(endpoint: Endpoint, key: VariantKey, up: bool) -> Any:

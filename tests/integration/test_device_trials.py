@@ -79,6 +79,7 @@ async def test_a_trial_is_timed_beside_what_serves_and_forgotten(
     # Listed again it is not tried again; listed no more it goes.
     hub.wish(device, one, trials=[two])
     assert device.trials() == [found]
+    assert blobs(tmp_path) == kept
     hub.wish(device, one)
     assert device.trials() == []
     await until(lambda: blobs(tmp_path) == {one.digest, one.golden_digest})

@@ -223,6 +223,14 @@ async def test_a_run_that_is_cancelled_is_gone_with_its_children(told: Told, tmp
     assert told.of(RunKind.RETRYING) == []
 
 
+async def test_a_run_whose_ray_worker_is_killed_is_lost_and_leaves_no_trainer(told: Told):
+    run = asyncio.create_task(failure(spec("idle"), told))
+    trainer = psutil.Process(int((await told.until(RunKind.PROGRESS)).words))
+    trainer.parent().kill()
+    assert ((await run).fault, (await run).sentence) == (Fault.LOST, "Ray lost it (WorkerCrashedError).")
+    await until(lambda: ended(trainer.pid))
+
+
 async def test_a_run_that_waits_for_resources_says_which_and_can_be_cancelled(told: Told):
     run = asyncio.create_task(train(spec("empty", resources={"npu": 1, "tpu": 4}, timeout_s=0.1), told))
     assert (await told.until(RunKind.WAITING)).words == "waits for tpu 4 (there is none)"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,7 +87,8 @@ ASKED = st.lists(
 )
 
 
-@settings(max_examples=200 if os.environ.get("TIDEGATE_RELEASES") == "all" else 5, deadline=None)
+@pytest.mark.timeout(1800)
+@settings(max_examples=100 if os.environ.get("TIDEGATE_RELEASES") == "all" else 5, deadline=None)
 @given(ASKED)
 def test_a_reader_that_follows_through_any_number_of_kills_sees_what_the_database_says(
     asked: list[tuple[str, str, int]],

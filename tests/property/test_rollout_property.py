@@ -134,7 +134,7 @@ def runs(
     return sim
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(fleet=FLEETS, plan=PLANS, happenings=HAPPENINGS, followers=FOLLOWERS)
 def test_what_always_holds(
     fleet: list[SimDevice], plan: RolloutConfig, happenings: list[Any], followers: dict[str, str]
@@ -147,7 +147,7 @@ def test_what_always_holds(
             assert sim.devices[name].serves == NEW or sim.devices[name].crashes_after_s is not None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(fleet=FLEETS, plan=PLANS, happenings=HAPPENINGS, followers=FOLLOWERS)
 def test_restart_between_any_two_events_gives_the_same_run(
     fleet: list[SimDevice], plan: RolloutConfig, happenings: list[Any], followers: dict[str, str]

@@ -208,6 +208,12 @@ def test_every_other_end(upto: int, then: list[Event], phase: Phase, outcome: st
     assert (state.phase, state.outcome) == (phase, outcome)
 
 
+def test_a_cancellation_that_came_too_late_is_forgotten() -> None:
+    state, asked = played([*SCRIPT[:8], Cancel(), RolloutSeen("r1", Progress.DONE)])
+    assert asked[-1] == Abort("2")
+    assert (state.phase, state.cancelled) == (Phase.WATCHING, False)
+
+
 def test_a_watch_without_values_ends() -> None:
     state, _ = played(SCRIPT[:9])
     waiting, _ = step(state, DriftSeen(None, False, "3 of 500 values so far"), 128.9, RULES)

@@ -71,6 +71,13 @@ def staying(job: TrainJob) -> TrainResult:
         time.sleep(1)
 
 
+def idle(job: TrainJob) -> TrainResult:
+    """Leaves its number and stays for ever."""
+    job.progress(0.5, str(os.getpid()))
+    while True:
+        time.sleep(1)
+
+
 def greedy(job: TrainJob) -> TrainResult:
     """Takes memory by pieces, more than it may."""
     kept = [np.ones(4 * 2**20, np.uint8) for _ in range(int(job.data or 0) // 4)]

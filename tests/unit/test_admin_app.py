@@ -96,7 +96,7 @@ async def test_fault_inside_is_json_and_tells_nothing_of_it():
 
 @pytest.mark.parametrize(
     ("path", "status"),
-    [("/endpoints", 503), ("/decisions/x", 404), ("/nope", 404), ("/rollouts", 501), ("/models", 200)],
+    [("/endpoints", 503), ("/decisions/x", 404), ("/nope", 404), ("/costs", 501), ("/models", 200)],
 )
 async def test_statuses_come_from_the_one_table(path: str, status: int):
     assert (await call("GET", path)).status_code == status

@@ -29,8 +29,7 @@ ENVIRON = {
     "TIDEGATE_DEMO_DEAR": "127.0.0.1:2",
     "TIDEGATE_DEMO_CLOUD": "127.0.0.1:3",
     "TIDEGATE_DEMO_PLANT": "127.0.0.1:4",
-    "TIDEGATE_DEMO_DEAR_REPOSITORY": "/srv/models",
-    "TIDEGATE_DEMO_LABELS": "/srv/labels.csv",
+    "TIDEGATE_DEMO_REPOSITORY": "/srv/models",
     "TIDEGATE_DEMO_TOKEN_CLOUD": "c" * 43,
     "TIDEGATE_DEMO_TOKEN_PLANT": "p" * 43,
 }
@@ -72,9 +71,10 @@ def test_the_sample_and_the_demos_files_are_good(tmp_path: Path) -> None:
     sample = load_config(ROOT / "deploy" / "tidegate.yaml", kinds_in(BACKENDS), {})
     assert warnings_of(sample) == []
     demo = ROOT / "gateway" / "demo"
-    for name in ("digits-int8.tflite", "digits.onnx", "hey_mycroft.tflite"):
+    for name in ("digits-int8.tflite", "digits.onnx", "hey_mycroft.tflite", "labels.csv"):
         (tmp_path / name).touch()
-    environ = {**ENVIRON, "TIDEGATE_DEMO_ARTIFACTS": str(tmp_path)}
+    places = {"TIDEGATE_DEMO_ARTIFACTS": str(tmp_path), "TIDEGATE_DEMO_LABELS": str(tmp_path / "labels.csv")}
+    environ = {**ENVIRON, **places}
     cloud = load_config(demo / "tidegate.yaml", kinds_in(BACKENDS), environ)
     assert [w.loc for w in warnings_of(cloud)] == [("privacy", "classes", "on-site")]
     plant = load_config(demo / "plant.yaml", kinds_in(BACKENDS), environ)

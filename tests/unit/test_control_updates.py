@@ -16,7 +16,7 @@ from gateway.core.training_run import Fault, TrainFailed
 from gateway.store.database import migrate, open_database
 from oip.errors import OipError
 from oip.reasons import Reason
-from tests.support.update_world import EDGES, TEXT, World, config
+from tests.support.update_world import TEXT, World, config
 
 TEACHER, FILE = "labels: {teacher: large}", "labels: {file: LABELS}"
 
@@ -385,7 +385,7 @@ async def test_what_is_to_be_gathered(desk: Desk) -> None:
     orders = desk.updates.gather()
     assert set(orders) == {"digits", "gauges"}
     digits, gauges = orders["digits"], orders["gauges"]
-    assert digits.signals == gauges.signals == {CONFIDENCE: EDGES}
+    assert digits.signals == gauges.signals == (CONFIDENCE,)
     assert (digits.training, digits.max_per_day, digits.confidence_below) == (
         Place(Tier.SITE, site="plant-7"), 500, 0.8,
     )  # fmt: skip

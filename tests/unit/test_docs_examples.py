@@ -24,13 +24,18 @@ from gateway.core.config import Batching, Config
 from gateway.core.config.load import kinds_in, parse_config
 from gateway.core.evidence import Histogram
 from gateway.core.plugins import discover
+from gateway.core.training import Sample, TrainJob
+from gateway.core.training_result import checked
 from gateway.drift._interface import Detector
 from gateway.drift.psi import Psi
+from gateway.jobs.judging_task import Rows, measure
 from gateway.pool.replica import batched
 from gateway.pool.runtimes._interface import LoadError, Runtime
+from gateway.pool.runtimes.onnxruntime import OnnxRuntime
 from gateway.pool.settings import VariantSettings
 from gateway.routing.scorers._interface import Scorer, View
 from gateway.telemetry import names
+from oip.golden import check_golden
 from oip.sample import sample_id
 from oip.signature import TensorSpec
 from tests.support.tflite_models import difference
@@ -118,6 +123,31 @@ def test_the_detector_tells_how_far_the_mean_moved(documented: Documented):
     assert detector.score(reference, [reference]) == 0.0
 
 
+def test_the_trainer_trains_what_can_be_released_and_measured(documented: Documented):
+    text = dict(blocks("python"))
+    (page,) = [name for name, source in text.items() if "def run(job" in source]
+    assert page.startswith("docs/training.md")
+    trainer = sys.modules[f"documented.example_{[*text].index(page)}"]
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(100, 2)).astype(np.float32)
+    labels = (points[:, 0] > points[:, 1]).astype(np.int64)
+    samples = [Sample(str(n), {"point": points[n : n + 1]}, labels[n : n + 1]) for n in range(80)]
+    told: list[tuple[float, str]] = []
+    result = checked(
+        trainer.run(TrainJob("points", "2", {}, samples, progress=lambda *say: told.append(say)))
+    )
+    assert told == [(0.5, "fitting 80 points")]
+    assert result.metrics["accuracy"] > 0.9
+    files = {"onnx": ("onnx", result.files["onnx"].content)}
+    *_, (outcome, _, rows, right) = measure(files, [Rows({"point": points}, labels)], 1)
+    assert (outcome, sum(rows.values())) == ("measured", 100)
+    assert sum(right.values()) > 90
+    golden = result.files["onnx"].golden
+    session = OnnxRuntime().load(result.files["onnx"].content, {"CPU": 1.0})
+    cases = [(dict(given), dict(wanted)) for given, wanted in golden.cases]
+    check_golden(cases, golden.tolerance, session.signature.inputs, session.run)
+
+
 def test_the_psi_by_hand_is_the_detectors():
     text = (ROOT / "docs" / "drift.md").read_text()
     told = re.search(r"a PSI of .* = ([0-9.]+)\.", text)
@@ -147,7 +177,7 @@ def test_the_runtime_opens_and_runs_a_file_and_refuses_another(documented: Docum
     session = runtime.load(file.getvalue(), {"CPU": 1.0})
     assert session.signature.inputs == (TensorSpec("x", "FP32", (-1, 2)),)
     assert session.run({"x": np.array([[1, 1]], np.float32)})["y"].tolist() == [[4, 6]]
-    variant = VariantSettings("m", "1", "unused", Batching(max_size=8))
+    variant = VariantSettings("m", "", "1", "unused", Batching(max_size=8))
     assert batched(session.signature, variant).max_batch == 8
     with pytest.raises(LoadError, match="matrix cannot open it"):
         runtime.load(b"nonsense", {"CPU": 1.0})

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from edgewire.allowed import decode
+from edgewire.signals import default_edges
 from edgewire.v1 import edge_pb2
 from edgewire.wire_places import from_wire
 from gateway.backends.edge import EdgeEndpoint
 from gateway.compat import Needs
 from gateway.core.config import Config
 from gateway.core.place import Place, Tier
-from gateway.core.release import Blob, GatherOrder, Orders, Release, ReleaseFile, Stage
+from gateway.core.release import Blob, GatherOrder, Orders, Reference, Release, ReleaseFile, Stage
 from gateway.edgehub.desired import Desires, Known, conflicts
 from gateway.edgehub.groups import EdgeConfig, may_share_devices, selects
 from gateway.registry.devices import Enrolled
@@ -315,14 +317,16 @@ def test_only_what_the_models_class_lets_go_is_gathered(
     config = hub_config([edge("cameras")], models(("digits", [CAMERAS]))).model_dump(mode="json")
     config["privacy"] = {"default": "own", "classes": {"own": {"allow": allow}}}
     config = config_from({**config, "endpoints": [edge("cameras")]})
-    order = GatherOrder({"input.mean": (0.0, 0.5)}, training, 500, 0.8)
-    found = desired(config, orders(ONE, gather={"digits": order}))
+    order = GatherOrder(("input.mean", "output.confidence"), training, 500, 0.8)
+    known = replace(ONE, reference={"input.mean": Reference((0.0, 0.5), (1, 2, 3))})
+    found = desired(config, orders(known, gather={"digits": order}))
     assert found is not None
     (entry,) = found.models
     assert entry.HasField("gather") is gathers
     assert entry.gather.HasField("samples") is samples
     if gathers:
-        assert [(s.name, list(s.edges)) for s in entry.gather.signals] == [("input.mean", [0.0, 0.5])]
+        told = {signal.name: tuple(signal.edges) for signal in entry.gather.signals}
+        assert told == {"input.mean": (0.0, 0.5), "output.confidence": default_edges("output.confidence")}
         assert decode(entry.gather.allowed).allows(Place(Tier.DEVICE, site="plant-7", device="cam-1"))
         assert not decode(entry.gather.allowed).allows(
             Place(Tier.DEVICE, site="plant-9")
@@ -338,7 +342,7 @@ def test_a_device_of_another_site_gives_this_gateway_no_values_of_its_own():
     config = hub_config([edge("cameras")], models(("digits", [CAMERAS]))).model_dump(mode="json")
     config["privacy"]["classes"]["open"]["allow"] = [{"tier": ["device", "site"], "same": ["site"]}]
     config = config_from({**config, "endpoints": [edge("cameras")]})
-    given = orders(ONE, gather={"digits": GatherOrder({"input.mean": (0.5,)}, PLANT, 500, 0.8)})
+    given = orders(ONE, gather={"digits": GatherOrder(("input.mean",), PLANT, 500, 0.8)})
     here, there = desired(config, given, "plant-7"), desired(config, given, "plant-9")
     assert here is not None
     assert there is not None

@@ -81,9 +81,9 @@ def test_an_answer_that_is_no_number_is_wrong():
     graph.node("SQRT", (x,), (y,))
     rows = np.array([[4, 1], [4, -1]], np.float32)
     found = outcome(
-        {"root": ("tflite", graph.build({"x": x}, {"y": y}))}, [Rows({"anything": rows}, np.array([0, 0]))]
+        {"root": ("tflite", graph.build({"x": x}, {"y": y}))}, [Rows({"anything": rows}, np.array([0, 1]))]
     )
-    assert found["root"] == ("measured", {0: 2}, {0: 1})
+    assert found["root"] == ("measured", {0: 1, 1: 1}, {0: 1})
 
 
 @pytest.mark.parametrize(
@@ -134,6 +134,8 @@ def test_held_out_samples_and_files_stay_where_they_may_be():
         spec(samples=(placed(LABELS[:2]), placed(LABELS[:2], "tier=site;site=b")))
     with pytest.raises(Refusal, match="made from data that may not go"):
         spec(places="tier=device")
+    with pytest.raises(Refusal, match="made from data that may not go"):
+        spec(current_places="tier=device")
 
 
 async def test_without_held_out_data_nothing_is_run():

@@ -95,8 +95,8 @@ def test_variants_become_what_replicas_run():
         "openvino",
         {"CPU": 1.0},
         (
-            VariantSettings("m", "1", "/m.onnx"),
-            VariantSettings("n", "3", "/n.onnx", Batching(max_size=4)),
+            VariantSettings("m", "", "1", "/m.onnx"),
+            VariantSettings("n", "3", "3", "/n.onnx", Batching(max_size=4)),
         ),
     )
 
@@ -123,6 +123,8 @@ def test_what_a_replica_asks_of_ray():
     assert actor_options({"CPU": 2, "GPU": 0.5}) == {"num_cpus": 2, "num_gpus": 0.5}
     assert actor_options({"TPU": 1}) == {"num_cpus": 0, "num_gpus": 0, "resources": {"TPU": 1}}
     pool = _pool(replicas={"max": 1, "target_ongoing": 2.5})
-    plain = PoolSettings("accel", "openvino", {}, (VariantSettings("m", "1", "/m"),))
-    wide = PoolSettings("accel", "openvino", {}, (VariantSettings("m", "1", "/m", Batching(max_size=16)),))
+    plain = PoolSettings("accel", "openvino", {}, (VariantSettings("m", "", "1", "/m"),))
+    wide = PoolSettings(
+        "accel", "openvino", {}, (VariantSettings("m", "", "1", "/m", Batching(max_size=16)),)
+    )
     assert (ongoing(pool, plain), ongoing(pool, wide)) == (5, 32)

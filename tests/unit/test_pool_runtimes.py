@@ -124,9 +124,9 @@ def test_openvino_runs_tflite_as_it_runs_onnx():
 def test_batching_needs_a_free_first_dimension():
     free = _load("onnxruntime", doubling()).signature
     fixed = _load("onnxruntime", identity(2, "N")).signature
-    variant = VariantSettings("m", "1", "unused", Batching(max_size=8))
+    variant = VariantSettings("m", "", "1", "unused", Batching(max_size=8))
     assert batched(free, variant) == Signature(free.inputs, free.outputs, 8)
-    assert batched(fixed, VariantSettings("m", "1", "unused")) is fixed
+    assert batched(fixed, VariantSettings("m", "", "1", "unused")) is fixed
     with pytest.raises(LoadError, match=r"'INPUT0' has the shape \[2, -1\]"):
         batched(fixed, variant)
 

@@ -100,6 +100,14 @@ def test_a_device_that_takes_longer_refuses(ms: float, passed: bool):
     assert rules["latency_ratio"].value == ms
 
 
+def test_microseconds_more_refuse_nobody():
+    trial = replace(TRIAL, active_p50_ms=0.01, p50_ms=0.02)
+    verdict, rules = ruled(replace(GOOD, trial=trial), latency_ratio=1.5)
+    assert verdict.passed
+    assert rules["latency_ratio"].value == 2.0
+    assert "less than 0.5 ms more" in rules["latency_ratio"].sentence
+
+
 @pytest.mark.parametrize(
     ("changes", "rule", "says"),
     [

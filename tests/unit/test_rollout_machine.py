@@ -59,7 +59,7 @@ def test_wave_that_is_reached_is_skipped_and_its_soak_not_repeated():
 
 
 def test_no_evidence_is_not_success_and_no_failure_either():
-    sim = SimRollout(fleet(3, rps=0.0), PLAN).run(ticks=2000)
+    sim = SimRollout(fleet(3, rps=0.0), PLAN).run(ticks=600)
     assert (sim.state.phase, sim.state.wave, len(moved(sim.state))) == (Phase.SOAKING, 0, 1)
     assert "without evidence" in view_of(sim.state)["waits_for"]
     for device in sim.devices.values():
@@ -179,7 +179,7 @@ def test_device_that_comes_while_its_wave_soaks_is_waited_for():
 
 def test_with_every_device_away_it_waits_and_says_so():
     devices = fleet(5, connected=False)
-    sim = SimRollout(devices, PLAN).run(ticks=3000)
+    sim = SimRollout(devices, PLAN).run(ticks=600)
     assert (sim.state.phase, sim.moves) == (Phase.MOVING, [])
     assert "5 are away" in view_of(sim.state)["waits_for"]
     for device in devices.values():

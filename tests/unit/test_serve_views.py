@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from gateway.core.fleet import Device, group_of
+from gateway.core.place import Place, Tier
+from gateway.core.ports import Health, ModelHealth
 from gateway.pipeline.state import ReplicaState
 from gateway.serve import views
 from tests.support.configs import config_from
@@ -43,3 +48,18 @@ def test_of_an_artifact_the_file_name_alone_is_told():
     )
     (model,) = views.models(config, ReplicaState(config, "r").snapshot)
     assert model["variants"][0]["artifact"] == "m.tflite"
+
+
+async def test_the_versions_that_answer_now():
+    b = await bench()
+    b.state.heard("site", Health(True, "", (ModelHealth("digits", "", True, ("2", "3")),)))
+    snapshot = b.state.snapshot
+    devices = [
+        Device(name, Place(Tier.DEVICE, device=name), connected, models=frozenset({("digits", version)}))
+        for name, connected, version in (("a", True, "10"), ("b", True, "9"), ("c", False, "8"))
+    ]
+    told: dict[str, list[str]] = {}
+    for shown in (snapshot, replace(snapshot, groups={"far": group_of(devices)})):
+        (model, *_) = views.models(b.config, shown)
+        told |= {variant["endpoint"]: variant["versions"] for variant in model["variants"]}
+    assert (told["site"], told["far"]) == (["2", "3"], ["9", "10"])

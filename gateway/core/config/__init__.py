@@ -5,6 +5,7 @@
     ├── references   ${env:NAME}, ${file:PATH}
     ├── served       what the contract names and this version refuses
     ├── models       frozen pydantic models: types and bounds
+    │   ├── endpoints    what every kind of endpoint declares
     │   ├── updates      how a model is kept fit
     │   └── basis        what they have in common
     ├── checks       names, references and sense between the parts
@@ -16,20 +17,18 @@ reading files (`load`) is imported from where it is used.
 """
 
 from gateway.core.config.basis import Location
+from gateway.core.config.endpoints import EndpointConfig, PlacedConfig, Price
 from gateway.core.config.models import (
     Allow,
     Batching,
     ClassConfig,
     Config,
-    EndpointConfig,
     GatewayConfig,
     Limits,
     Match,
     ModelConfig,
     PeerConfig,
-    PlacedConfig,
     PolicyConfig,
-    Price,
     PrivacyConfig,
     Relax,
     Replicas,

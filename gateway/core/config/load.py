@@ -13,7 +13,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.core.config import checks, served
-from gateway.core.config.models import Config, EndpointConfig
+from gateway.core.config.endpoints import EndpointConfig
+from gateway.core.config.models import Config
 from gateway.core.config.problems import ConfigError, Finding, Loc, Problem
 from gateway.core.config.references import Hidden, Resolver, show
 from gateway.core.config.source import Source, position_at, scalar

@@ -9,11 +9,8 @@ Any text may come from `${env:}` or `${file:}`, so a repr shows names and number
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -38,8 +35,9 @@ from gateway.core.config.basis import (
     Share,
     Strict,
 )
+from gateway.core.config.endpoints import EndpointConfig
 from gateway.core.config.updates import UpdateConfig
-from gateway.core.place import Place, Tier
+from gateway.core.place import Tier
 
 FIRST_VERSION = "1"
 """Of a file that was given none."""
@@ -86,77 +84,6 @@ class GatewayConfig(Strict):
     limits: Limits = Limits()
     replicas: Replicas = Replicas()
     peers: Annotated[tuple[PeerConfig, ...], Field(strict=False)] = ()
-
-
-class Price(Strict):
-    """What an endpoint costs. `per_hour` is for the whole endpoint; `per_request` excludes it."""
-
-    per_hour: NotNegative | None = None
-    per_request: NotNegative | None = None
-    egress_per_gb: NotNegative = 0
-    """Per 10**9 bytes carried to and from the endpoint."""
-
-    @model_validator(mode="after")
-    def _one_basis(self) -> Self:
-        if self.per_hour is not None and self.per_request is not None:
-            raise PydanticCustomError("price", "per_hour and per_request exclude each other: keep one")
-        return self
-
-
-def _fact(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise PydanticCustomError("fact", "a hardware fact must be a text or a number")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise PydanticCustomError("fact", "a hardware fact must be a finite number")
-    return value
-
-
-Fact = Annotated[str | int | float, BeforeValidator(_fact, json_schema_input_type=str | int | float)]
-
-
-class EndpointConfig(Strict):
-    """What every kind of endpoint declares. A kind's own model adds its keys by inheritance, from
-    `PlacedConfig` where the operator says where it is."""
-
-    name: Name
-    kind: str
-    labels: dict[str, str] = Field(default_factory=dict)
-    """Free text for people; shown by the operator API."""
-    hardware: dict[str, Fact] = Field(default_factory=dict)
-    """Free facts for people; shown by the operator API."""
-    price: Price = Price()
-
-    not_identity: ClassVar[frozenset[str]] = frozenset()
-    """Keys of the kind's own that say nothing of which server it is."""
-
-    @property
-    def identity(self) -> str:
-        """Twelve hex digits that tell one server from another under the same name: they change with
-        what the kind itself declares (its address), not with price, place or labels."""
-        left_out = (set(PlacedConfig.model_fields) - {"kind"}) | self.not_identity
-        own = self.model_dump(mode="json", exclude=left_out)
-        return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:12]
-
-    @property
-    def place(self) -> Place | None:
-        """Where the endpoint is; None for a group of devices, each of which has a place of its own."""
-        return None
-
-    def follows(self, artifact: str | None) -> tuple[str, ...]:
-        """Formats of the releases that it can be moved to, the best first, for a variant with this artifact
-        and no version of its own; () where it is not told what to serve, or its devices are told by
-        themselves."""
-        return ()
-
-
-class PlacedConfig(EndpointConfig):
-    """An endpoint in one place."""
-
-    location: Location
-
-    @property
-    def place(self) -> Place:
-        return self.location.place
 
 
 class Batching(Strict):

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from pydantic.json_schema import models_json_schema
 
-from gateway.core.config.models import Config, EndpointConfig
+from gateway.core.config.endpoints import EndpointConfig
+from gateway.core.config.models import Config
 from gateway.core.config.served import neutral_keys
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

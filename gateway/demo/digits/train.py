@@ -60,7 +60,9 @@ def run(job: TrainJob) -> TrainResult:
         np.concatenate([*[labels[~unseen]] * len(views), truth]),
         seed=SEED,
         epochs=epochs,
-        importance=np.repeat(np.float32([1, importance]), [len(fitted) - len(samples), len(samples)]),
+        importance=np.repeat(
+            np.array([1, importance], np.float32), [len(fitted) - len(samples), len(samples)]
+        ),
         smoothing=SMOOTHING,
         decay=DECAY,
         told=lambda done: job.progress(FITTED * done / epochs, f"epoch {done} of {epochs}"),
