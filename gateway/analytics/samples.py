@@ -7,7 +7,7 @@ place, and asks for nothing else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -127,14 +127,10 @@ class Samples:
             rows = await connection.execute(select(*columns).where(samples.c.model == model).order_by(*order))
             return [_kept({**row, "request": b""}) for row in rows.mappings()]
 
-    async def unlabelled(self, model: str, place: Place, most: int) -> list[Kept]:
-        """The newest that no teacher has told of and that may go to its `place`."""
+    async def unlabelled(self, model: str, place: Place, most: int, but: Collection[str] = ()) -> list[Kept]:
+        """The newest that no teacher has told of and that may go to its `place`, `but` these."""
         may = await self._at(model, place)
-        return await self._whole([one for one in may if one.labels is None][:most])
-
-    async def labelled(self, model: str, place: Place) -> list[Kept]:
-        """Those that a teacher has told of and that may go to a place, newest first."""
-        return await self._whole([one for one in await self._at(model, place) if one.labels is not None])
+        return await self._whole([one for one in may if one.labels is None and one.id not in but][:most])
 
     async def label(self, model: str, id: str, labels: Sequence[int]) -> bool:
         """A teacher's word: one label for each row. False where there is no such sample (any more), or it
@@ -150,16 +146,27 @@ class Samples:
         """Every labelled sample that may go to the training place, by id, with where it may go at all.
         `labels` are the operator's by sample, and go before a teacher's; one that has not as many as the
         sample has rows is left out."""
+        whole = await self._whole(await self._chosen(model, training, labels))
+        left = [(one, places) for one in whole if (places := self._left(one)) is not None]
+        found = await asyncio.to_thread(lambda: [PlacedSample(_sample(one), places) for one, places in left])
+        return sorted(found, key=lambda placed: placed.sample.id)
+
+    async def trainable(
+        self, model: str, training: Place, labels: Mapping[str, Sequence[int]] | None = None
+    ) -> int:
+        """How many `for_training` gives, without reading them."""
+        return len(await self._chosen(model, training, labels))
+
+    async def _chosen(
+        self, model: str, training: Place, labels: Mapping[str, Sequence[int]] | None
+    ) -> list[Kept]:
         told = labels or {}
         chosen: list[Kept] = []
         for one in await self._at(model, training):
             mine = told.get(one.id, one.labels)
             if mine is not None and len(mine) == one.rows:
                 chosen.append(replace(one, labels=tuple(mine)))
-        whole = await self._whole(chosen)
-        left = [(one, places) for one in whole if (places := self._left(one)) is not None]
-        found = await asyncio.to_thread(lambda: [PlacedSample(_sample(one), places) for one, places in left])
-        return sorted(found, key=lambda placed: placed.sample.id)
+        return chosen
 
     async def _at(self, model: str, place: Place) -> list[Kept]:
         """Those that may be at a place, newest first, without their requests. Every way out of the store

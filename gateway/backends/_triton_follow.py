@@ -52,7 +52,7 @@ GOLDEN_S = 30.0
 TRIAL = "tidegate-trial"
 FROM_FILE = "file"
 """Source of a release that the configuration's files are."""
-_PATH = re.compile(r"(?<![\\w/])/[^\\s:',)]+")
+_PATH = re.compile(r"(?<![\w/])/[^\s:',)]+")
 _LONGEST = 300
 logger = logging.getLogger(__name__)
 

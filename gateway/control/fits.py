@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 
 from gateway.compat import Needs, UnreadableModel, needs
 from gateway.control.ports import Fit
@@ -13,31 +14,42 @@ from gateway.core.fleet import DeviceReport
 from gateway.core.release import Release
 from gateway.edgehub.desired import FORMAT, offers
 from gateway.edgehub.groups import selects
-from gateway.store.blobs import BlobError, BlobStore
+from gateway.store.blobs import BlobDamaged, BlobError, BlobMissing, BlobStore
 
+AGAIN_S = 30.0
+"""Until a file that could not be read is tried again."""
 logger = logging.getLogger(__name__)
 
 
 class Fitting:
     """`learn` reads what the files of releases need; a file of which that is not known fits every device,
-    which then says itself what is wrong."""
+    which then says itself what is wrong. `clock` gives monotonic seconds."""
 
-    def __init__(self, config: Config, blobs: BlobStore) -> None:
+    def __init__(self, config: Config, blobs: BlobStore, clock: Callable[[], float] = time.monotonic) -> None:
         self._offers = tuple(offers(config))
         self._blobs = blobs
+        self._clock = clock
         self._needs: dict[str, Needs | None] = {}
+        self._unread: dict[str, float] = {}
+        """Files that the store could not give, and when they are asked for again."""
 
     async def learn(self, releases: Iterable[Release]) -> None:
         for release in releases:
             for file in release.files.values():
-                if file.format != FORMAT or file.blob.digest in self._needs:
+                digest = file.blob.digest
+                if file.format != FORMAT or digest in self._needs:
+                    continue
+                if self._clock() < self._unread.get(digest, float("-inf")):
                     continue
                 try:
                     content = await self._blobs.get(file.blob)
-                    self._needs[file.blob.digest] = await asyncio.to_thread(needs, content)
-                except (BlobError, UnreadableModel) as error:
-                    logger.warning("what %s needs of a device is not known: %s", file.blob.digest, error)
-                    self._needs[file.blob.digest] = None
+                    self._needs[digest] = await asyncio.to_thread(needs, content)
+                except (BlobDamaged, BlobMissing, UnreadableModel) as error:
+                    logger.warning("what %s needs of a device is not known: %s", digest, error)
+                    self._needs[digest] = None
+                except BlobError as error:
+                    logger.warning("what %s needs of a device is not known yet: %s", digest, error)
+                    self._unread[digest] = self._clock() + AGAIN_S
 
     def fit(self, release: Release, device: DeviceReport, *, pinned: bool = False) -> Fit | None:
         """As `ports.Fits`. `pinned`: also of a device that a pinned variant tells what to run."""

@@ -93,6 +93,8 @@ class Followers:
                         await self._bring(model)
                     except OipError as error:
                         logger.debug("followers of %s: %s", model, error.message)
+                    except Exception:
+                        logger.exception("followers of %s cannot be kept up", model)
                     self._pauses[model] = min(2 * length, LONGEST_PAUSE_S), time.monotonic() + length
             await asyncio.sleep(LOOK_S)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -59,11 +59,19 @@ class Samples(Protocol):
         """All of a model, newest first, without their requests."""
         ...
 
-    async def unlabelled(self, model: str, place: Place, most: int) -> Sequence[Kept]:
-        """The newest without a teacher's word that may go to the teacher's place."""
+    async def unlabelled(
+        self, model: str, place: Place, most: int, but: Collection[str] = ()
+    ) -> Sequence[Kept]:
+        """The newest without a teacher's word that may go to the teacher's place, `but` these."""
         ...
 
     async def label(self, model: str, id: str, labels: Sequence[int]) -> bool: ...
+
+    async def trainable(
+        self, model: str, training: Place, labels: Mapping[str, Sequence[int]] | None = None
+    ) -> int:
+        """How many `for_training` gives."""
+        ...
 
     async def for_training(
         self, model: str, training: Place, labels: Mapping[str, Sequence[int]] | None = None

@@ -50,8 +50,9 @@ class Work:
         self._updates = {update.model: update for update in config.updates}
         self._places = {e.name: e.place for e in config.endpoints}
         self._again_s = again_s
-        self._unteachable: set[tuple[str, str]] = set()
-        """Samples that a teacher has no answer to: until control starts again it is not asked for them."""
+        self._unteachable: dict[str, set[str]] = {}
+        """By model, samples that a teacher has no answer to: until control starts again it is not asked for
+        them."""
 
     def configured(self, model: str) -> UpdateConfig:
         """A pushed release of a model without an update is judged by what a gate asks by itself."""
@@ -69,9 +70,10 @@ class Work:
             wanting = await self._teach(state.model, labels.teacher)
         told, fault = await self._operators(labels)
         kept = await self._ports.samples.listed(state.model)
+        self._unteachable.setdefault(state.model, set()).intersection_update(one.id for one in kept)
         counted = sum(one.labels is not None or one.id in told for one in kept)
         if counted >= update.train.min_samples:
-            counted = len(await self._ports.samples.for_training(state.model, place, told))
+            counted = await self._ports.samples.trainable(state.model, place, told)
         return SamplesSeen(counted, len(kept), wanting or fault)
 
     async def train(self, state: Update, heard: Heard) -> Trained | WorkFailed:
@@ -153,21 +155,19 @@ class Work:
         place = self._places.get(teacher)
         if place is None:
             return f"{teacher} has no place of its own, so no sample is shown to it"
-        refused, said = self._unteachable, ""
-        for one in await self._ports.samples.unlabelled(model, place, TAUGHT_AT_A_TIME + len(refused)):
-            if (model, one.id) in refused:
-                continue
+        refused, said = self._unteachable.setdefault(model, set()), ""
+        for one in await self._ports.samples.unlabelled(model, place, TAUGHT_AT_A_TIME, refused):
             try:
                 labels = await self._ports.teach(model, teacher, one.request, one.places)
             except OipError as error:
                 said = f"{teacher} gives no label: {error.message}"
                 if error.reason in _AWAY:
                     return said
-                refused.add((model, one.id))
+                refused.add(one.id)
                 continue
             if not await self._ports.samples.label(model, one.id, labels):
                 said = f"{teacher} gave {len(labels)} labels for a sample of {one.rows} rows"
-                refused.add((model, one.id))
+                refused.add(one.id)
         return said
 
     async def _operators(self, labels: LabelsConfig | None) -> tuple[Mapping[str, Sequence[int]], str]:

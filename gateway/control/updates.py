@@ -326,6 +326,7 @@ class Updates:
                 logger.warning("an old update cannot be forgotten (%s)", type(error).__name__)
                 return
             del self._states[id]
+            self._gathered.pop(id, None)
             self._logs.forget(id)
 
     def _rules(self, state: Update) -> Rules:

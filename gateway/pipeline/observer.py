@@ -193,7 +193,12 @@ class Observer:
         """The bins of versions that were not known before."""
         for model, version in seen - self._edges.keys():
             edges = await self._desk.edges(model, version)
-            if edges is not None and len(self._edges) < MOST_VERSIONS:
+            if edges is None:
+                continue
+            gone = next((known for known in self._edges if known not in seen), None)
+            if len(self._edges) >= MOST_VERSIONS and gone is not None:
+                del self._edges[gone]
+            if len(self._edges) < MOST_VERSIONS:
                 self._edges[model, version] = edges
 
     async def _deliver(self, place: Place, outgoing: Outgoing) -> None:

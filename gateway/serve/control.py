@@ -4,6 +4,7 @@ of its own accord."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,9 +33,15 @@ from gateway.telemetry.metrics import ToldGauge
 from oip.errors import OipError, error_body
 from oip.reasons import STATUS, Reason
 
+logger = logging.getLogger(__name__)
+
 DATA_PLANE = "DataPlane"
 EDGE_HUB = "EdgeHub"
 UPLOAD = f"{PREFIX}/artifacts"
+UNREADABLE = (ArtifactError, BlobError, SigningError, OSError)
+"""What is raised where files, store or keys cannot be read now."""
+REREAD_S = 10.0
+"""How long the hub may take to read its orders anew; it goes on reading after that."""
 
 
 class Control:
@@ -65,19 +72,24 @@ class Control:
         """The process id; or `failure`: why nothing can be kept up."""
         try:
             await self._started()
-        except (ArtifactError, BlobError, SigningError, OipError) as error:
+        except (*UNREADABLE, OipError) as error:
             return {"failure": str(error)}
         return {"pid": os.getpid()}
 
     async def check_health(self) -> None:
-        """Asked by Serve: it sees to it that a control that was replaced goes on, whoever else calls."""
-        await self._started()
+        """Asked by Serve: it sees to it that a control that was replaced goes on, whoever else calls. One that
+        cannot read its store or its disk now is not replaced for that: another one could not either."""
+        self._begun()
 
     async def _started(self) -> None:
+        await asyncio.shield(self._begun())
+
+    def _begun(self) -> asyncio.Task[None]:
         """Begin with what is on disk, once; what cannot be read is tried again by the next who asks."""
-        if self._starting is None or (self._starting.done() and self._starting.exception() is not None):
+        if self._starting is None or (self._starting.done() and _fault(self._starting) is not None):
             self._starting = asyncio.create_task(self._upkeep.start(), name="begin upkeep")
-        await asyncio.shield(self._starting)
+            self._starting.add_done_callback(_tell_fault)
+        return self._starting
 
     async def operator(
         self, method: str, target: str, body: bytes
@@ -152,7 +164,7 @@ class Control:
         """Until control knows what is on disk. Raises OipError UNAVAILABLE."""
         try:
             await self._started()
-        except (ArtifactError, BlobError, SigningError) as error:
+        except UNREADABLE as error:
             raise OipError(Reason.UNAVAILABLE, str(error)) from None
 
     def config_view(self) -> dict[str, Any]:
@@ -267,8 +279,22 @@ class Control:
         return await ask(DATA_PLANE, "the data plane", method, *args)
 
 
+def _fault(task: asyncio.Task[None]) -> BaseException | None:
+    """Why a task that is done failed."""
+    return asyncio.CancelledError() if task.cancelled() else task.exception()
+
+
+def _tell_fault(task: asyncio.Task[None]) -> None:
+    if (fault := _fault(task)) is not None:
+        logger.error("control cannot go on with what is on disk: %s", fault or type(fault).__name__)
+
+
 async def _hub_reread() -> None:
-    await ask(EDGE_HUB, "the edge hub", "reread")
+    try:
+        async with asyncio.timeout(REREAD_S):
+            await ask(EDGE_HUB, "the edge hub", "reread")
+    except TimeoutError:
+        raise OipError(Reason.UNAVAILABLE, "the edge hub does not answer; try again") from None
 
 
 async def _nobody() -> None:

@@ -1,7 +1,7 @@
 """What control does of its own accord: releases, evidence, updates, rollouts, and who follows them.
 
-Put together here, driven by one tick a second. Each part keeps its own state on disk, so that a control
-that was killed goes on where it was.
+Put together here, each part driven by a tick a second of its own, so that none waits for another's store or
+hub. Each keeps its own state on disk, so that a control that was killed goes on where it was.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Upkeep:
                 tell_hub,
             ),
         )
-        self._ticking: asyncio.Task[None] | None = None
+        self._ticking: list[asyncio.Task[None]] = []
         self._kept_at = 0.0
 
     async def start(self) -> None:
@@ -127,7 +127,10 @@ class Upkeep:
         await self.updates.resume_all()
         self.followers.start({**self.releases.standing(), **self.rollouts.followed()})
         self._fleet.start()
-        self._ticking = asyncio.create_task(self._tick(), name="control's tick")
+        self._ticking = [
+            asyncio.create_task(_again(work), name=f"control's {work.__qualname__}")
+            for work in (self.rollouts.tick, self.updates.tick, self._keep, self._tell_gauges)
+        ]
 
     async def orders(self) -> Orders:
         """What devices are to run, try and gather."""
@@ -148,9 +151,6 @@ class Upkeep:
         """The like of what answered at a place, by a data plane replica."""
         return await self._take(GATEWAY_SOURCE + replica, place, request)
 
-    async def evidence_view(self, model: str) -> list[dict[str, object]]:
-        return await self._evidence.view(model)
-
     async def _take(self, source: str, place: Place, request: bytes) -> bytes:
         try:
             message = edge_pb2.DeliverRequest.FromString(request)
@@ -169,18 +169,6 @@ class Upkeep:
     def _plan_of(self, model: str) -> RolloutConfig:
         return next((u.rollout for u in self._config.updates if u.model == model), RolloutConfig())
 
-    async def _tick(self) -> None:
-        while True:
-            for work in (self.rollouts.tick, self.updates.tick, self._keep, self._tell_gauges):
-                try:
-                    await work()
-                except OipError as error:
-                    logger.warning("%s", error.message)
-                except Exception:
-                    # The others are not to stand still for one's fault.
-                    logger.exception("control's tick failed")
-            await asyncio.sleep(TICK_S)
-
     async def _keep(self) -> None:
         if time.monotonic() - self._kept_at >= KEEP_EVERY_S:
             self._kept_at = time.monotonic()
@@ -191,3 +179,15 @@ class Upkeep:
             devices = await self._fleet.devices()
             rows = gauges(self.updates.watches.all(), self.rollouts.views(), devices)
             await self._plane.gauges(rows)
+
+
+async def _again(work: Callable[[], Awaitable[None]]) -> None:
+    """Each TICK_S, whatever becomes of it."""
+    while True:
+        try:
+            await work()
+        except OipError as error:
+            logger.warning("%s", error.message)
+        except Exception:
+            logger.exception("control's tick failed")
+        await asyncio.sleep(TICK_S)

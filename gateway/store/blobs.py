@@ -71,7 +71,7 @@ class BlobStore:
 
     async def put(self, content: bytes) -> Blob:
         """Store content under its digest. The same content twice is one blob."""
-        blob = blob_of(content)
+        blob = await asyncio.to_thread(blob_of, content)
         path = _path(blob.digest)
         try:
             await obstore.put_async(self._store, path, content, mode="create", use_multipart=False)
@@ -95,7 +95,7 @@ class BlobStore:
             content = bytes(await found.bytes_async())
         except (OSError, BaseError) as error:
             raise _unread(blob, error) from None
-        if blob_of(content) != blob:
+        if await asyncio.to_thread(blob_of, content) != blob:
             raise BlobDamaged(f"the stored artifact {blob.digest} is damaged: it is other content")
         return content
 

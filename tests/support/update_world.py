@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -253,12 +253,17 @@ class World:
     async def listed(self, model: str) -> Sequence[Kept]:
         return self._kept()
 
-    async def unlabelled(self, model: str, place: Place, most: int) -> Sequence[Kept]:
-        return [one for one in self._kept() if one.labels is None][:most]
+    async def unlabelled(
+        self, model: str, place: Place, most: int, but: Collection[str] = ()
+    ) -> Sequence[Kept]:
+        return [one for one in self._kept() if one.labels is None and one.id not in but][:most]
 
     async def label(self, model: str, id: str, labels: Sequence[int]) -> bool:
         self.labelled[id] = tuple(labels)
         return len(labels) == 1
+
+    async def trainable(self, model: str, training: Place, labels: Any = None) -> int:
+        return len(await self.for_training(model, training, labels))
 
     async def for_training(self, model: str, training: Place, labels: Any = None) -> Sequence[PlacedSample]:
         assert training == Place(Tier.SITE, site="plant-7")

@@ -80,9 +80,15 @@ async def test_labels_of_a_teacher_and_of_the_operator(shelf: Shelf):
     assert [one.id for one in await shelf.samples.unlabelled("digits", TRAINING, 10)] == [
         one.id for one in await shelf.samples.listed("digits") if one.labels is None
     ]
-    labelled = await shelf.samples.labelled("digits", TRAINING)
-    assert {one.id: one.labels for one in labelled} == {name_of(0.0): (4,), name_of(1.0): (5,)}
-    assert all(service_pb2.ModelInferRequest.FromString(one.request).model_name for one in labelled)
+    listed = await shelf.samples.listed("digits")
+    labelled = {one.id: one.labels for one in listed if one.labels is not None}
+    assert labelled == {name_of(0.0): (4,), name_of(1.0): (5,)}
+    assert await shelf.samples.trainable("digits", TRAINING, told) == 3
+    assert await shelf.samples.trainable("digits", TRAINING) == 2
+    newest = await shelf.samples.unlabelled("digits", TRAINING, 1)
+    (next_one,) = await shelf.samples.unlabelled("digits", TRAINING, 1, {newest[0].id})
+    assert next_one.id != newest[0].id
+    assert service_pb2.ModelInferRequest.FromString(next_one.request).model_name
 
 
 async def test_a_request_without_rows_becomes_one_row(shelf: Shelf):
@@ -105,7 +111,7 @@ async def test_only_those_that_may_go_there_are_handed_out(shelf: Shelf):
     (placed,) = await shelf.samples.for_training("digits", CLOUD)
     assert placed.sample.id == name_of(1.0)
     assert await shelf.samples.unlabelled("digits", CLOUD, 9) == []
-    assert [one.id for one in await shelf.samples.labelled("digits", CLOUD)] == [name_of(1.0)]
+    assert await shelf.samples.trainable("digits", CLOUD) == 1
 
 
 async def test_a_class_that_was_narrowed_since_is_respected(shelf: Shelf):
