@@ -79,7 +79,7 @@ class TritonFollower:
         except (RepositoryError, GoldenFailed, _Refused) as error:
             return str(error)
         except AttemptError as error:
-            return _words(error)
+            return words_of(error)
 
     async def _follow(
         self, repository: Repository, model: str, release: Release, content: bytes, golden: bytes | None
@@ -221,7 +221,7 @@ def _array(datatype: str, shape: tuple[int, ...], raw: bytes) -> Array:
     return items.reshape(shape)
 
 
-def _words(error: AttemptError) -> str:
+def words_of(error: AttemptError) -> str:
     """Triton's words as a clause, without the paths that they name."""
     text = _PATH.sub("...", " ".join(error.message.split())).rstrip(".")
     return f"Triton says: {text[:_LONGEST]}"

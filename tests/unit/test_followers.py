@@ -207,12 +207,12 @@ class Plane:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.answers: list[Mapping[str, str] | Refusal] = []
+        self.answers: list[Mapping[str, str] | Exception] = []
 
     async def tell(self, release: Release) -> Mapping[str, str]:
         self.asked.append(release.version)
         answer = self.answers.pop(0) if self.answers else {"pool": "", "both": "", "gpu": ""}
-        if isinstance(answer, Refusal):
+        if isinstance(answer, Exception):
             raise answer
         return answer
 
@@ -222,17 +222,21 @@ async def test_control_tells_again_until_it_holds(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(control_followers, "FIRST_PAUSE_S", 0.0)
     plane = Plane()
     away = Refusal(Reason.UNAVAILABLE, "the data plane is not available")
-    plane.answers = [away, {"pool": "", "both": "", "gpu": "Triton is away"}]
+    plane.answers = [
+        away,
+        ValueError("a fault of its own"),
+        {"pool": "", "both": "", "gpu": "Triton is away"},
+    ]
     followers = Followers(config(), lambda model, version: release(version), plane.tell)
     followers.start({"digits": "1"})
     await until(lambda: not any(followers.view().get("digits", {"": "not yet"}).values()))
-    assert plane.asked == ["1", "1", "1"]
+    assert plane.asked == ["1"] * 4
     plane.answers = [away]
     with pytest.raises(Refusal):
         await followers.follow("digits", "2")
     assert {model: one.version for model, one in followers.wanted().items()} == {"digits": "2"}
     await until(lambda: followers.view().get("digits") == {"pool": "", "both": "", "gpu": ""})
-    assert plane.asked == ["1", "1", "1", "2", "2"]
+    assert plane.asked == ["1"] * 4 + ["2"] * 2
     assert await followers.follow("digits", "1") == {"pool": "", "both": "", "gpu": ""}
     assert plane.asked[-1] == "1"
     await followers.close()

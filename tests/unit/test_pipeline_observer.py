@@ -356,3 +356,19 @@ class TestOutgoing:
         assert request is not None
         assert len(request.records) == 2**20 // 10_000
         assert request.ByteSize() < 2**20 + 2**14
+
+
+async def test_versions_that_are_no_longer_served_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "MOST_VERSIONS", 1)
+    plant = await plant_of(tmp_path)
+    await plant.known()
+    plant.answers(0.9, version="2")
+    for _ in range(2):
+        await plant.ask()
+        await plant.observer.report()
+    found = [record.window for _, request in plant.desk.requests for record in request.records]
+    assert [(window.version, bool(window.signals)) for window in found] == [
+        ("1", False),
+        ("2", False),
+        ("2", True),
+    ]

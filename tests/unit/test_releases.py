@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import time
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tuf.api.exceptions import ExpiredMetadataError, RepositoryError
 from tuf.api.metadata import Metadata
@@ -40,10 +42,15 @@ def config_of(
     return hub_config(groups, [{"name": "digits", "variants": variants}])
 
 
+def second_case_alone() -> bytes:
+    file, a = io.BytesIO(), np.ones(2, np.float32)
+    arrays: dict[str, Any] = {"tolerance": np.float64(0.1), "1/input/a": a, "1/output/c": a}
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
 @pytest.fixture
 def vectors(tmp_path: Path) -> bytes:
-    import numpy as np
-
     a = np.array([1, 2], np.float32)
     return golden_file(tmp_path, [({"a": a, "b": a}, {"c": a - a})], 0.1)
 
@@ -154,6 +161,7 @@ async def test_a_version_is_never_other_bytes(tmp_path: Path, vectors: bytes):
         ("digits", {"tflite": ("tflite", b"x", b"")}, None, "the file is no TFLite model"),
         ("digits", {"tflite": ("tflite", difference(), None)}, None, "has no golden vectors"),
         ("digits", {"tflite": ("tflite", difference(), b"PK")}, None, "no .npz"),
+        ("digits", {"tflite": ("tflite", difference(), second_case_alone())}, None, "not numbered from 0"),
         ("digits", {"onnx": ("onnx", difference(), None)}, None, "TFLite file and was given as ONNX"),
         ("digits", {"onnx": ("onnx", b"", None)}, None, "it is empty"),
         ("digits", {"garage": ("onnx", b"x", None)}, None, "'garage' is neither"),

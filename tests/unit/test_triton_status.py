@@ -5,6 +5,7 @@ from __future__ import annotations
 import grpc
 import pytest
 
+from gateway.backends._triton_follow import words_of
 from gateway.backends._triton_status import MAX_TEXT, failure_of
 from oip.reasons import Reason
 
@@ -95,3 +96,11 @@ def test_a_traceback_and_an_endless_text_do_not_travel():
     assert message.endswith("RuntimeError: boom")
     assert "/models" not in message
     assert len(failure_of("gpu", "INVALID_ARGUMENT", "x" * 5000).message) == MAX_TEXT
+
+
+def test_what_triton_says_of_a_load_names_no_path():
+    said = (
+        "load failed: unable to load /models/my-sets.v1/1/model.onnx: No such file, see 'file:///var/log/x y'"
+    )
+    error = failure_of("gpu", "INVALID_ARGUMENT", said)
+    assert words_of(error) == "Triton says: load failed: unable to load ...: No such file, see 'file:... y'"
