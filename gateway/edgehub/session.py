@@ -14,6 +14,7 @@ Instants are seconds of the caller's monotonic clock.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -265,13 +266,18 @@ class Session:
                 # Groups go by what most devices tell, and a device has one voice.
                 raise Broken("two states of one model")
             told.add(state.model)
-            names = (state.model, state.version, state.digest, state.active_digest, state.active_version)
-            if any(len(name) > MAX_NAME for name in (*names, state.delegate)):
+            names = (
+                state.model, state.version, state.digest, state.active_digest, state.active_version,
+                state.previous_digest, state.previous_version, state.delegate,
+            )  # fmt: skip
+            if any(len(name) > MAX_NAME for name in names):
                 raise Broken(f"a model state with a name of more than {MAX_NAME} characters")
             described += len(state.metadata) + len(state.config)
             state.reason, state.degraded = _cut(state.reason), _cut(state.degraded)
+            state.state = _known(state.state)
         if described > MAX_DESCRIBED:
             raise Broken(f"{described} bytes about its models, where {MAX_DESCRIBED} are taken")
+        _refuse_trials(heartbeat.trials)
         _drop_untrue(heartbeat.telemetry)
         return [Beat(heartbeat)]
 
@@ -338,6 +344,24 @@ def _told(answer: edge_pb2.Answer) -> tuple[Reason, str]:
 
 def _cut(text: str) -> str:
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
+
+
+def _known(state: edge_pb2.ModelState.State) -> edge_pb2.ModelState.State:
+    """A state that only a later version has is none that is told apart here."""
+    return state if state in edge_pb2.ModelState.State.values() else edge_pb2.ModelState.STATE_UNSPECIFIED
+
+
+def _refuse_trials(trials: Sequence[edge_pb2.Trial]) -> None:
+    """Raises Broken for more of them than there can be, and for what is no name and no time."""
+    if len(trials) > MAX_MODELS:
+        raise Broken(f"more than {MAX_MODELS} trials")
+    for trial in trials:
+        if any(len(name) > MAX_NAME for name in (trial.model, trial.version, trial.digest)):
+            raise Broken(f"a trial with a name of more than {MAX_NAME} characters")
+        times = (trial.latency_p50_ms, trial.latency_p95_ms, trial.active_p50_ms, trial.active_p95_ms)
+        if not all(isfinite(took) and took >= 0 for took in times):
+            raise Broken("a trial with a time that is none")
+        trial.reason, trial.state = _cut(trial.reason), _known(trial.state)
 
 
 def _spans(answer: edge_pb2.Answer) -> tuple[edge_pb2.Span, ...]:

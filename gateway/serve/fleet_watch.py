@@ -62,6 +62,9 @@ class FleetWatch:
                         self._take(message)
             except grpc.aio.AioRpcError as error:
                 logger.debug("the hub is not there: %s", error.code().name)
+            except Exception:
+                # What was known is not to be taken for what is.
+                logger.exception("what the hub says of the devices cannot be read")
             self._whole.clear()
             await asyncio.sleep(AGAIN_S)
 

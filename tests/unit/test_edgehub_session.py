@@ -323,6 +323,36 @@ def test_what_a_device_tells_of_its_models_is_bounded(message: edge_pb2.DeviceMe
     assert closed == Closed("INVALID_ARGUMENT", f"The device sent {fault}.")
 
 
+def tried(*trials: edge_pb2.Trial) -> edge_pb2.DeviceMessage:
+    return edge_pb2.DeviceMessage(heartbeat=edge_pb2.Heartbeat(trials=trials))
+
+
+@pytest.mark.parametrize(
+    ("message", "fault"),
+    [
+        (tried(*(edge_pb2.Trial(model="m", version=str(n)) for n in range(257))), "more than 256 trials"),
+        (tried(edge_pb2.Trial(digest="d" * 257)), "a trial with a name of more than 256 characters"),
+        (tried(edge_pb2.Trial(latency_p50_ms=float("inf"))), "a trial with a time that is none"),
+        (tried(edge_pb2.Trial(active_p95_ms=float("nan"))), "a trial with a time that is none"),
+        (tried(edge_pb2.Trial(active_p50_ms=-1.0)), "a trial with a time that is none"),
+    ],
+)
+def test_what_a_device_tells_of_its_trials_is_bounded(message: edge_pb2.DeviceMessage, fault: str):
+    """A time that is no number would pass the gate and be kept with the release."""
+    (closed,) = opened().receive(message, 1.0)
+    assert closed == Closed("INVALID_ARGUMENT", f"The device sent {fault}.")
+
+
+def test_a_state_of_a_later_version_is_none_and_a_trials_reason_is_cut():
+    later = edge_pb2.Heartbeat.FromString(b"\x12\x05\x0a\x01m\x20\x63\x1a\x05\x0a\x01m\x20\x63")
+    assert (later.models[0].state, later.trials[0].state) == (99, 99)
+    later.trials[0].reason = "r" * 5000
+    (event,) = opened().receive(edge_pb2.DeviceMessage(heartbeat=later), 1.0)
+    assert isinstance(event, Beat)
+    (model,), (trial,) = event.heartbeat.models, event.heartbeat.trials
+    assert (model.state, trial.state, len(trial.reason)) == (0, 0, 1000)
+
+
 def test_facts_are_short():
     session = Session(TERMS, 0.0)
     message = edge_pb2.DeviceMessage(hello=edge_pb2.Hello(facts={"board": "x" * 257}))
