@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import ColumnElement, delete, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -62,7 +62,7 @@ BEFORE_S = 3600.0
 WRITE_EVERY_S = 10.0
 """What was seen, where nothing came of it."""
 KEPT = 100
-"""So many rollouts that have ended are shown."""
+"""So many rollouts that have ended are remembered."""
 
 
 class Rollouts:
@@ -228,6 +228,9 @@ class Rollouts:
         if not after.open:
             del self._open[id]
             self._ended[id] = view_of(after)
+            for old in list(self._ended)[:-KEPT]:
+                del self._ended[old]
+            self._trouble.pop(id, None)
             self._written.pop(id, None)
             self._sights.pop(id, None)
             self._untold = True
@@ -311,6 +314,8 @@ class Rollouts:
             async with self._engine.begin() as connection:
                 await connection.execute(delete(rollouts).where(rollouts.c.id == state.id))
                 await connection.execute(insert(rollouts).values(row))
+                if not state.open:
+                    await connection.execute(delete(rollouts).where(_is_too_old()))
         except SQLAlchemyError as error:
             raise _unavailable(error) from None
         self._written[state.id] = state.look.at
@@ -350,6 +355,11 @@ class Rollouts:
         raise OipError(
             Reason.CONFLICT, f"nothing can take version {release.version} of {release.model}: {why}"
         )
+
+
+def _is_too_old() -> ColumnElement[bool]:
+    newest = select(rollouts.c.id).where(~rollouts.c.open).order_by(rollouts.c.changed_at.desc()).limit(KEPT)
+    return ~rollouts.c.open & rollouts.c.id.not_in(newest)
 
 
 def _gate(release: Release) -> str:

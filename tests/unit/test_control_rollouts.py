@@ -15,8 +15,9 @@ from sqlalchemy import text
 
 from edgewire.places import Place, Tier
 from edgewire.signals import CONFIDENCE
+from gateway.control import rollouts as rollouts_module
 from gateway.control.ports import Fit
-from gateway.control.rollouts import KEPT, Rollouts
+from gateway.control.rollouts import Rollouts
 from gateway.control.sights import Sights
 from gateway.core.config import RolloutConfig
 from gateway.core.evidence import Evidence
@@ -344,7 +345,8 @@ async def test_database_that_fails_changes_nothing(folder: Path):
         await opened(folder, world)
 
 
-async def test_only_the_last_ones_are_shown(folder: Path):
+async def test_only_the_last_ones_are_remembered(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rollouts_module, "KEPT", 3)
     world = world_of(count=1)
     world.plan = RolloutConfig(waves=("100%",), soak_s=0, min_requests=0)
     rollouts = await opened(folder, world)
@@ -354,9 +356,11 @@ async def test_only_the_last_ones_are_shown(folder: Path):
         world.shelf[str(version)] = release(str(version), version)
         id = await rollouts.start(MODEL, str(version))
         await ended(rollouts, world, id)
-    assert [view["to"] for view in rollouts.views()] == ["5", "4", "3", "2"]
+    assert [view["to"] for view in rollouts.views()] == ["5", "4", "3"]
     assert rollouts.views()[0]["id"] == id
-    assert KEPT >= 20
+    assert (await opened(folder, world)).views() == rollouts.views()
+    async with open_database(folder).begin() as connection:
+        assert (await connection.execute(text("SELECT count(*) FROM rollouts"))).scalar_one() == 3
 
 
 def sight_of(report: ModelReport | None):
