@@ -12,12 +12,14 @@ from gateway.control.ports import Fit
 from gateway.core.config import Config
 from gateway.core.fleet import DeviceReport
 from gateway.core.release import Release
-from gateway.edgehub.desired import FORMAT, offers
+from gateway.edgehub.desired import device_files, offers
 from gateway.edgehub.groups import selects
 from gateway.store.blobs import BlobDamaged, BlobError, BlobMissing, BlobStore
 
+READ_S = 10.0
+"""How long the store may take to give a file: rollouts wait for it."""
 AGAIN_S = 30.0
-"""Until a file that could not be read is tried again."""
+"""Until a store that did not give a file is asked again."""
 logger = logging.getLogger(__name__)
 
 
@@ -30,26 +32,23 @@ class Fitting:
         self._blobs = blobs
         self._clock = clock
         self._needs: dict[str, Needs | None] = {}
-        self._unread: dict[str, float] = {}
-        """Files that the store could not give, and when they are asked for again."""
+        self._again_at = float("-inf")
 
     async def learn(self, releases: Iterable[Release]) -> None:
-        for release in releases:
-            for file in release.files.values():
-                digest = file.blob.digest
-                if file.format != FORMAT or digest in self._needs:
-                    continue
-                if self._clock() < self._unread.get(digest, float("-inf")):
-                    continue
-                try:
-                    content = await self._blobs.get(file.blob)
-                    self._needs[digest] = await asyncio.to_thread(needs, content)
-                except (BlobDamaged, BlobMissing, UnreadableModel) as error:
-                    logger.warning("what %s needs of a device is not known: %s", digest, error)
-                    self._needs[digest] = None
-                except BlobError as error:
-                    logger.warning("what %s needs of a device is not known yet: %s", digest, error)
-                    self._unread[digest] = self._clock() + AGAIN_S
+        for blob in device_files(releases):
+            if blob.digest in self._needs or self._clock() < self._again_at:
+                continue
+            try:
+                async with asyncio.timeout(READ_S):
+                    content = await self._blobs.get(blob)
+                self._needs[blob.digest] = await asyncio.to_thread(needs, content)
+            except (BlobDamaged, BlobMissing, UnreadableModel) as error:
+                logger.warning("what %s needs of a device is not known: %s", blob.digest, error)
+                self._needs[blob.digest] = None
+            except (BlobError, TimeoutError) as error:
+                why = str(error) or "the store does not answer"
+                logger.warning("what %s needs of a device is not known yet: %s", blob.digest, why)
+                self._again_at = self._clock() + AGAIN_S
 
     def fit(self, release: Release, device: DeviceReport, *, pinned: bool = False) -> Fit | None:
         """As `ports.Fits`. `pinned`: also of a device that a pinned variant tells what to run."""
