@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from edgewire.targets import target_name
+from gateway.control import signing
 from gateway.core.config import Config
+from gateway.store.blobs import BlobStore
 from gateway.store.database import FILE
 from tests.support.hub import edge, hub_config
 from tests.support.released import Client, shop_of
@@ -31,6 +33,8 @@ LIVES = 20
 """In one folder."""
 LAST = 8
 """A life publishes as many versions."""
+WRITES = 60
+"""Every write up to this one may be the last."""
 SLOT = "onnx"
 LIMIT_S = 60.0
 
@@ -46,7 +50,29 @@ def content_of(version: str) -> bytes:
     return f"the model of version {version}".encode() * 1000
 
 
-async def publish(folder: Path, says: int) -> None:
+def dies_before(write: int) -> None:
+    """This process is killed before it makes its write of this number to the store or beside the keys."""
+    private, put = signing._write_private, BlobStore._put
+    left = write
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def counted_private(path: Path, content: bytes) -> None:
+        count()
+        private(path, content)
+
+    async def counted_put(self: BlobStore, path: str, content: bytes) -> None:
+        count()
+        await put(self, path, content)
+
+    signing._write_private, BlobStore._put = counted_private, counted_put
+
+
+async def publish(folder: Path, says: int, versions: int) -> None:
     """Whatever has returned is told to the descriptor, a line each."""
 
     def say(*words: str) -> None:
@@ -56,7 +82,7 @@ async def publish(folder: Path, says: int) -> None:
         say("started")
         releases = shop.releases
         begin = max(int(release.version) for release in releases.of("digits")) + 1
-        for number in range(begin, begin + LAST):
+        for number in range(begin, begin + versions):
             version, before = str(number), releases.standing()["digits"]
             await releases.add("digits", {SLOT: ("onnx", content_of(version), None)}, source="push")
             say("candidate", version)
@@ -152,20 +178,23 @@ def recorded_in(state: Path) -> dict[str, tuple[str, int]]:
 
 
 def life(folder: Path, lots: random.Random | None) -> tuple[list[str], bool]:
-    """What it told, and whether it was killed; without lots it is let to end."""
+    """What it told, and whether it was killed; without lots it starts, has nothing to publish, and ends."""
+    write = lots.randrange(1, WRITES) if lots is not None and lots.random() < 0.5 else 0
     reads, says = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reads)
         try:
-            asyncio.run(publish(folder, says))
+            if write:
+                dies_before(write)
+            asyncio.run(publish(folder, says, LAST if lots else 0))
             os._exit(0)
         except BaseException as error:
             print(f"{folder.name}: {error!r}", file=sys.stderr, flush=True)
             os._exit(1)
     os.close(says)
     told = b""
-    if lots is not None:
+    if lots is not None and not write:
         # At some line, and a moment after; without any line it is in its start that it dies.
         lines, moment = lots.choice((0, *range(1, 16))), lots.uniform(0, 0.02)
         while told.count(b"\n") < lines and (more := read_within(reads)):
