@@ -111,6 +111,8 @@ class Readers:
     told: dict[str, int] = field(default_factory=dict[str, int])
     """How far each version is known to have come, by STAGES."""
     orders: dict[str, int] = field(default_factory=dict[str, int])
+    recorded: set[str] = field(default_factory=set[str])
+    """Versions that were in the database at the last look: whoever starts signs them."""
     looks: int = 0
 
     def hear(self, lines: list[str]) -> None:
@@ -141,6 +143,10 @@ class Readers:
             assert version in recorded, f"{name} is signed and not recorded"
             assert target["custom"]["order"] >= self.orders.get(version, 0), f"{name} went back in order"
             self.orders[version] = target["custom"]["order"]
+        offered = {target["custom"]["version"] for target in signed.values()}
+        for version in self.recorded if started else ():
+            assert version in offered or recorded[version][0] == "withdrawn", f"{version} was not made good"
+        self.recorded = set(recorded)
         for version, stage in self.told.items():
             assert version in recorded, f"version {version} was acknowledged and is lost"
             target = signed.get(target_name("digits", version, "cameras" if version == "1" else SLOT))
