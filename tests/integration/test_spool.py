@@ -327,6 +327,9 @@ async def test_a_hundred_thousand_records_without_a_hub(memory: Path):
         first = (await front(made)).records[0].record
         assert (first.gap.first, made.waiting) == (1, 100_000 - first.number + 1)
         answered, lost, last = await drain(made)
+    print(
+        f"{most} bytes at most, gap of {lost} records, {len(answered)} delivered, {size_of(memory)} bytes after"
+    )
     assert most <= 4 * MB
     assert last == 100_000
     assert lost == first.number

@@ -82,6 +82,10 @@ class Client:
         updater.refresh()
         return updater
 
+    def cached(self, name: str) -> bytes:
+        """A role's file as it was last read and checked."""
+        return (self._cache / name).read_bytes()
+
     def custom(self, name: str) -> Mapping[str, Any] | None:
         """The signed data of a target, as it is now; None where there is no such target."""
         info = self.refresh().get_targetinfo(name)
