@@ -13,6 +13,7 @@ where the store was emptied or is another one: the last of each is noted beside 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -96,11 +97,10 @@ class Signing:
         that is lost or is not the one that the root names."""
         async with self._turn:
             self._versions = await asyncio.to_thread(_read_versions, self._keys)
-            raw = await self._newest_root()
-            if raw is None:
+            self._root = await self._stored_root()
+            if self._root is None:
                 await self._found()
             else:
-                self._root = _parsed(raw, ROOT)
                 await asyncio.to_thread(self._load_keys, self._root.signed)
             await self._keep_copy()
             await self._read_now()
@@ -232,13 +232,23 @@ class Signing:
         if await self._blobs.metadata(LATEST_ROOT) != self.root():
             await self._blobs.put_metadata(LATEST_ROOT, self.root())
 
-    async def _newest_root(self) -> bytes | None:
-        versions = [
-            int(name.partition(".")[0])
-            for name in await self._blobs.metadata_names()
-            if name.endswith(".root.json") and name.partition(".")[0].isdigit()
-        ]
-        return await self._blobs.metadata(f"{max(versions)}.root.json") if versions else None
+    async def _stored_root(self) -> Metadata[Root] | None:
+        """The newest; where it is damaged its copy is put back. Raises SigningError where both are."""
+        names = await self._blobs.metadata_names()
+        newest = max((_number(name) for name in names if name.endswith(".root.json")), default=0)
+        if not newest:
+            return None
+        own = f"{newest}.root.json"
+        for name in (own, LATEST_ROOT):
+            with contextlib.suppress(SigningError):
+                found = _parsed(await self._blobs.metadata(name) or b"", ROOT)
+                if found.signed.version == newest:
+                    if name != own:
+                        logger.warning("%s in the artifact store is damaged: it is put back", own)
+                        await self._blobs.put_metadata(own, found.to_bytes())
+                    return found
+        text = f"metadata/{own} in the artifact store is damaged, and {LATEST_ROOT} is no copy of it: put it back"
+        raise SigningError(text)
 
     async def _forget_old(self) -> None:
         """Files that no reader can still be on its way to."""
