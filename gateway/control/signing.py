@@ -7,7 +7,7 @@ files, snapshot the version of targets, timestamp the version of snapshot.
 The targets are a function of the releases, so everything here can be made again at any time. Each file
 has its version in its name and is written before what leads to it, `timestamp.json` last: a reader at any
 moment finds a whole, consistent state, and so does whoever goes on after a kill. Versions only grow, also
-where the store was emptied or is another one: the last of each is noted beside the keys first.
+where the store was emptied or is another one: the last is noted beside the keys first.
 """
 
 from __future__ import annotations
@@ -97,6 +97,7 @@ class Signing:
         that is lost or is not the one that the root names."""
         async with self._turn:
             self._versions = await asyncio.to_thread(_read_versions, self._keys)
+            used = (self._keys / f"{TIMESTAMP}.pem").exists()
             self._root = await self._stored_root()
             if self._root is None:
                 await self._found()
@@ -104,6 +105,10 @@ class Signing:
                 await asyncio.to_thread(self._load_keys, self._root.signed)
             await self._keep_copy()
             await self._read_now()
+            if used and not self._now:
+                # versions.json may be an old copy: the seconds since 1970 are above what was ever counted.
+                at = int(self._wall())
+                self._versions = {role: max(self._versions.get(role, 0), at) for role in ROLES}
 
     def root(self) -> bytes:
         """The newest root, as devices get it when they enrol."""
@@ -118,13 +123,11 @@ class Signing:
             await self._bring_up(wanted, self._wall())
 
     async def keep(self, now: float) -> None:
-        """Sign anew what has used up half of its time. To be called every few minutes; it writes nothing
-        most of the time. `now` in seconds since the epoch."""
+        """Sign anew what has used up half of its time; to be called every few minutes. `now` as of `wall`."""
         async with self._turn:
             if _is_old(self._signed_root, now, ROOT):
                 await self._renew_root(now)
-            found = self._now.get(TARGETS)
-            if found is not None:
+            if (found := self._now.get(TARGETS)) is not None:
                 await self._bring_up(found.signed.targets, now)
 
     @property
@@ -168,8 +171,7 @@ class Signing:
     async def _read_now(self) -> None:
         """What the timestamp leads to, as far as it is all there and by the keys of now."""
         self._now = {}
-        raw = await self._blobs.metadata("timestamp.json")
-        timestamp = self._trusted(raw, TIMESTAMP)
+        timestamp = self._trusted(await self._blobs.metadata("timestamp.json"), TIMESTAMP)
         if timestamp is None:
             return
         at = timestamp.signed.snapshot_meta.version
@@ -247,8 +249,7 @@ class Signing:
                         logger.warning("%s in the artifact store is damaged: it is put back", own)
                         await self._blobs.put_metadata(own, found.to_bytes())
                     return found
-        text = f"metadata/{own} in the artifact store is damaged, and {LATEST_ROOT} is no copy of it: put it back"
-        raise SigningError(text)
+        raise SigningError(f"metadata/{own} in the store is damaged, and so is {LATEST_ROOT}: put it back")
 
     async def _forget_old(self) -> None:
         """Files that no reader can still be on its way to."""
@@ -308,9 +309,7 @@ class Signing:
 
 def _targets(releases: Iterable[Release], named: Named) -> dict[str, TargetFile]:
     found: dict[str, TargetFile] = {}
-    for release in releases:
-        if release.stage is Stage.WITHDRAWN:
-            continue
+    for release in (one for one in releases if one.stage is not Stage.WITHDRAWN):
         for slot, file in release.files.items():
             for model, called in named(release, slot):
                 _add(found, release, file, model, called)

@@ -529,6 +529,28 @@ async def test_the_file_of_an_endpoint_is_never_the_golden_vectors_of_another(tm
         assert vectors.length == len(b"vectors")
 
 
+@pytest.mark.parametrize("left", ["an old versions.json", "nothing but keys", "versions.json alone"])
+async def test_devices_follow_a_gateway_that_was_set_up_anew_from_a_copy_of_its_keys(
+    tmp_path: Path, left: str
+):
+    config, state = config_of(tmp_path), tmp_path / "state"
+    async with shop_of(config, state) as shop:
+        device = client(shop, tmp_path)
+        old = (state / "keys" / "versions.json").read_bytes()
+        for number in range(2, 6):
+            await shop.releases.add("digits", {"onnx": ("onnx", str(number).encode(), None)}, source="push")
+        device.refresh()
+    for path in shop.metadata.iterdir():
+        path.unlink()
+    if left == "an old versions.json":
+        (state / "keys" / "versions.json").write_bytes(old)
+    elif left == "nothing but keys":
+        (state / "keys" / "versions.json").unlink()
+    for _ in range(2):
+        async with shop_of(config, state):
+            assert device.custom(FILE) is not None
+
+
 async def test_metadata_by_other_keys_is_not_gone_on_from(tmp_path: Path):
     config = config_of(tmp_path)
     async with shop_of(config, tmp_path / "state") as shop, shop_of(config, tmp_path / "other") as other:
