@@ -31,6 +31,10 @@ class Bringing:
         self._trust = Trust(trust)
         # Two models may share a file, and the hub gives a device few downloads at once.
         self._download = asyncio.Lock()
+        self._updates = 0
+        self._none_waits = asyncio.Event()
+        self._none_waits.set()
+        self._of_a_trial: asyncio.Task[None] | None = None
 
     async def verify(
         self, target: Target, active: Slot | None, previous: Slot | None = None, *, trial: bool = False
@@ -49,11 +53,42 @@ class Bringing:
 
     async def fetch(self, target: Target) -> None:
         """See that its files lie on the disk. Raises NotBrought, NoHub."""
+        self._updates += 1
+        self._none_waits.clear()
+        try:
+            if self._of_a_trial is not None:
+                self._of_a_trial.cancel()
+            async with self._download:
+                await self._fetch(target)
+        finally:
+            self._updates -= 1
+            if not self._updates:
+                self._none_waits.set()
+
+    async def fetch_to_try(self, target: Target) -> None:
+        """As `fetch`, for a trial: whatever is to serve goes first, and what came of this one stays."""
+        while True:
+            await self._none_waits.wait()
+            async with self._download:
+                if self._updates:
+                    continue
+                work = self._of_a_trial = asyncio.create_task(
+                    self._fetch(target), name="tidegate fetch to try"
+                )
+                try:
+                    await asyncio.wait((work,))
+                finally:
+                    self._of_a_trial = None
+                    work.cancel()
+                    await asyncio.gather(work, return_exceptions=True)
+            if not work.cancelled():
+                return work.result()
+
+    async def _fetch(self, target: Target) -> None:
         if self.hub is None:
             raise NoHub("It waits for the hub.")
-        async with self._download:
-            for digest, size in target.files:
-                await fetch_blob(self._disk, digest, size, self._max_bytes, self.hub.fetch)
+        for digest, size in target.files:
+            await fetch_blob(self._disk, digest, size, self._max_bytes, self.hub.fetch)
 
     async def close(self) -> None:
         await self._trust.close()

@@ -45,7 +45,7 @@ from edge_agent.update.events import (
     Verify,
     Wait,
 )  # fmt: skip
-from edge_agent.update.plan import Phase, Plan, State, Target, with_active, with_plan
+from edge_agent.update.plan import Phase, Plan, Slot, State, Target, with_active, with_plan
 
 FIRST_RETRY_S = 2.0
 LONGEST_RETRY_S = 600.0
@@ -67,9 +67,9 @@ def step(state: State, event: Event) -> Step:
             return _started(state)
         case Stopping():
             plans = {name: _stopped(plan) for name, plan in state.plans.items()}
-            return State(plans), (Save(),) if plans != state.plans else ()
-        case Desired(targets):
-            return _desired(state, targets)
+            return replace(state, plans=plans), (Save(),) if plans != state.plans else ()
+        case Desired(targets, root):
+            return _desired(_trusting(state, root), targets)
         case _:
             plan = state.plans.get(event.target.model)
             if plan is None:
@@ -88,7 +88,7 @@ def _started(state: State) -> Step:
     for name, plan in state.plans.items():
         plans[name], more = _begun(replace(plan, reason="", waiting=False, tries=0))
         commands += more
-    return State(plans), (Sweep(), Save(), *commands)
+    return replace(state, plans=plans), (Sweep(), Save(), *commands)
 
 
 def _begun(plan: Plan) -> Next:
@@ -121,7 +121,25 @@ def _desired(state: State, targets: tuple[Target, ...]) -> Step:
         commands += more
     for gone in state.plans.keys() - plans.keys():
         commands += (Cancel(gone), Retire(gone))
-    return State(plans), (*commands, Save(), Sweep())
+    return replace(state, plans=plans), (*commands, Save(), Sweep())
+
+
+def _trusting(state: State, root: str) -> State:
+    """With what another root of trust signed as nothing that binds: a device that was enrolled anew, with
+    another gateway or one that lost its keys, compares no orders and no names of the two."""
+    if root in ("", state.root):
+        return state
+    if not state.root:
+        return replace(state, root=root)
+    plans = {
+        name: replace(plan, active=_unsigned(plan.active), previous=_unsigned(plan.previous))
+        for name, plan in state.plans.items()
+    }
+    return State(plans, root)
+
+
+def _unsigned(slot: Slot | None) -> Slot | None:
+    return None if slot is None else replace(slot, order=0)
 
 
 def _wanted(plan: Plan | None, target: Target) -> Next:

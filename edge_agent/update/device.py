@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import os
 import random
@@ -97,7 +98,8 @@ class DeviceModels:
             self._observer.desire(desired, hub.there)
         self._bringing.hub = hub
         self._trials.desire(_targets(desired.trials, "to be tried on"))
-        self._happened(events.Desired(_targets(desired.models, "of")))
+        root = hashlib.sha256(hub.root).hexdigest() if hub.root else ""
+        self._happened(events.Desired(_targets(desired.models, "of"), root))
 
     async def infer(self, request: bytes, timeout_s: float, asked: str | None = NOTHING) -> bytes:
         """As `ports.Models.infer`."""

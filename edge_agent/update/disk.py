@@ -35,7 +35,10 @@ class Disk:
         try:
             document = json.loads(self._state.read_bytes())
             plans = [_READERS[document["format"]](model) for model in document["models"]]
-            return State({plan.desired.model: plan for plan in plans})
+            root = document.get("root", "")
+            if not isinstance(root, str):
+                raise ValueError("no digest")
+            return State({plan.desired.model: plan for plan in plans}, root)
         except FileNotFoundError:
             return State()
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -50,7 +53,9 @@ class Disk:
             {key: value for key, value in asdict(plan).items() if key in _KEPT}
             for plan in state.plans.values()
         ]
-        write_whole(self._state, json.dumps({"format": _FORMAT, "models": models}).encode())
+        write_whole(
+            self._state, json.dumps({"format": _FORMAT, "root": state.root, "models": models}).encode()
+        )
 
     def blob(self, digest: str) -> Path:
         """Where the artifact of a digest lies or will lie. Raises ValueError for what is no digest."""

@@ -19,9 +19,11 @@ class Stopping:
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """The hub's word: everything that is to run, one target a model."""
+    """The hub's word: everything that is to run, one target a model. `root` is the digest of the root of
+    trust that the device was enrolled with, "" where it was given none."""
 
     targets: tuple[Target, ...]
+    root: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What was verified, tried and written down. `order` was signed with it."""
+    """What was verified, tried and written down. `order` was signed with it; 0: not by the root of trust
+    that the device has now."""
 
     target: Target
     order: int = 0
@@ -79,11 +80,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class State:
+    """`root`: the digest of the root of trust that the device had last, "" before the first."""
+
     plans: Mapping[str, Plan] = field(default_factory=dict[str, Plan])
+    root: str = ""
 
 
 def with_plan(state: State, plan: Plan) -> State:
-    return State({**state.plans, plan.desired.model: plan})
+    return replace(state, plans={**state.plans, plan.desired.model: plan})
 
 
 def with_active(state: State, target: Target) -> State:

@@ -121,7 +121,7 @@ class Trials:
             try:
                 active = self._active(trial.target.model)
                 await self._bringing.verify(trial.target, active, trial=True)
-                await self._bringing.fetch(trial.target)
+                await self._bringing.fetch_to_try(trial.target)
                 return True
             except NotBrought as fault:
                 trial.is_at(_States.FAILED, str(fault))

@@ -59,7 +59,7 @@ def order_of(
     if facts.trial:
         raise Refused(f"What is signed as {shown(target.name)} is to be tried, and not to serve.")
     for slot in (active, previous):
-        if slot and slot.target.name == target.name and slot.target.digest != target.digest:
+        if slot and slot.order and slot.target.name == target.name and slot.target.digest != target.digest:
             raise Refused(
                 f"What is signed as {shown(target.name)} has other bytes than this device got under the same"
                 " name, and a version never changes."

@@ -7,12 +7,13 @@ files, snapshot the version of targets, timestamp the version of snapshot.
 The targets are a function of the releases, so everything here can be made again at any time. Each file
 has its version in its name and is written before what leads to it, `timestamp.json` last: a reader at any
 moment finds a whole, consistent state, and so does whoever goes on after a kill. Versions only grow, also
-where the store was emptied or is another one: the last of each is noted beside the keys first.
+where the store was emptied or is another one: the last is noted beside the keys first.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -96,14 +97,18 @@ class Signing:
         that is lost or is not the one that the root names."""
         async with self._turn:
             self._versions = await asyncio.to_thread(_read_versions, self._keys)
-            raw = await self._newest_root()
-            if raw is None:
+            used = (self._keys / f"{TIMESTAMP}.pem").exists()
+            self._root = await self._stored_root()
+            if self._root is None:
                 await self._found()
             else:
-                self._root = _parsed(raw, ROOT)
                 await asyncio.to_thread(self._load_keys, self._root.signed)
             await self._keep_copy()
             await self._read_now()
+            if used and not self._now:
+                # versions.json may be an old copy: the seconds since 1970 are above what was ever counted.
+                at = int(self._wall())
+                self._versions = {role: max(self._versions.get(role, 0), at) for role in ROLES}
 
     def root(self) -> bytes:
         """The newest root, as devices get it when they enrol."""
@@ -118,13 +123,11 @@ class Signing:
             await self._bring_up(wanted, self._wall())
 
     async def keep(self, now: float) -> None:
-        """Sign anew what has used up half of its time. To be called every few minutes; it writes nothing
-        most of the time. `now` in seconds since the epoch."""
+        """Sign anew what has used up half of its time; to be called every few minutes. `now` as of `wall`."""
         async with self._turn:
             if _is_old(self._signed_root, now, ROOT):
                 await self._renew_root(now)
-            found = self._now.get(TARGETS)
-            if found is not None:
+            if (found := self._now.get(TARGETS)) is not None:
                 await self._bring_up(found.signed.targets, now)
 
     @property
@@ -168,8 +171,7 @@ class Signing:
     async def _read_now(self) -> None:
         """What the timestamp leads to, as far as it is all there and by the keys of now."""
         self._now = {}
-        raw = await self._blobs.metadata("timestamp.json")
-        timestamp = self._trusted(raw, TIMESTAMP)
+        timestamp = self._trusted(await self._blobs.metadata("timestamp.json"), TIMESTAMP)
         if timestamp is None:
             return
         at = timestamp.signed.snapshot_meta.version
@@ -232,13 +234,22 @@ class Signing:
         if await self._blobs.metadata(LATEST_ROOT) != self.root():
             await self._blobs.put_metadata(LATEST_ROOT, self.root())
 
-    async def _newest_root(self) -> bytes | None:
-        versions = [
-            int(name.partition(".")[0])
-            for name in await self._blobs.metadata_names()
-            if name.endswith(".root.json") and name.partition(".")[0].isdigit()
-        ]
-        return await self._blobs.metadata(f"{max(versions)}.root.json") if versions else None
+    async def _stored_root(self) -> Metadata[Root] | None:
+        """The newest; where it is damaged its copy is put back. Raises SigningError where both are."""
+        names = await self._blobs.metadata_names()
+        newest = max((_number(name) for name in names if name.endswith(".root.json")), default=0)
+        if not newest:
+            return None
+        own = f"{newest}.root.json"
+        for name in (own, LATEST_ROOT):
+            with contextlib.suppress(SigningError):
+                found = _parsed(await self._blobs.metadata(name) or b"", ROOT)
+                if found.signed.version == newest:
+                    if name != own:
+                        logger.warning("%s in the artifact store is damaged: it is put back", own)
+                        await self._blobs.put_metadata(own, found.to_bytes())
+                    return found
+        raise SigningError(f"metadata/{own} in the store is damaged, and so is {LATEST_ROOT}: put it back")
 
     async def _forget_old(self) -> None:
         """Files that no reader can still be on its way to."""
@@ -298,9 +309,7 @@ class Signing:
 
 def _targets(releases: Iterable[Release], named: Named) -> dict[str, TargetFile]:
     found: dict[str, TargetFile] = {}
-    for release in releases:
-        if release.stage is Stage.WITHDRAWN:
-            continue
+    for release in (one for one in releases if one.stage is not Stage.WITHDRAWN):
         for slot, file in release.files.items():
             for model, called in named(release, slot):
                 _add(found, release, file, model, called)

@@ -1,7 +1,7 @@
 """Names of signed targets, and what is signed with each besides its digest and size.
 
 A target's name is MODEL/VERSION/SLOT, percent-encoded part by part; golden vectors have ".golden" behind
-the slot. The signed custom data is a JSON object:
+the slot, and a slot that ends so itself has "%2Egolden". The signed custom data is a JSON object:
 
     model, version   what the file is, the same as in its name
     format           "tflite" or "onnx"
@@ -23,8 +23,10 @@ GOLDEN = ".golden"
 
 def target_name(model: str, version: str, slot: str, *, golden: bool = False) -> str:
     """`slot` is a format, or the name of the endpoint that a file is for."""
-    parts = (quote(part, safe="") for part in (model, version, slot))
-    return "/".join(parts) + (GOLDEN if golden else "")
+    name = "/".join(quote(part, safe="") for part in (model, version, slot))
+    if name.endswith(GOLDEN):
+        name = f"{name.removesuffix(GOLDEN)}%2E{GOLDEN[1:]}"
+    return name + (GOLDEN if golden else "")
 
 
 def model_of(name: str) -> tuple[str, str] | None:

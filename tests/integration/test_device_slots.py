@@ -261,3 +261,27 @@ async def test_a_model_that_this_runtime_gets_wrong_in_silence_is_stopped_by_its
         await until(lambda: state(device).state == FAILED, 30)
         assert "version 4 does not work on this device: golden case 0" in state(device).reason
         await answers(device, "3")
+
+
+async def test_a_device_that_is_enrolled_with_another_gateway_takes_what_that_one_signs(tmp_path: Path):
+    """Orders and versions of two gateways say nothing of each other."""
+    made = Device(tmp_path)
+    async with running(tmp_path) as device:
+        await made.update(device)
+        made.hub.wish(device, made.one)
+        await until(lambda: "a step back that nobody ordered" in state(device).reason, 30)
+        assert state(device).active_version == "2"
+    other = Hub()
+    mine = other.desired("digits", models.digits_int8_file(), "1", models.digits_golden_int8(tmp_path))
+    last = other.desired("digits", models.digits_file(), "2", models.digits_golden(tmp_path))
+    async with running(tmp_path) as device:
+        await answers(device, "2")
+        for wanted in (mine, last):
+            other.wish(device, wanted)
+            await until(lambda wanted=wanted: state(device).active_version == wanted.version, 30)
+            assert (state(device).state, state(device).active_digest) == (ACTIVE, wanted.digest)
+    async with running(tmp_path) as device:
+        # What is signed from now on counts again, also after a restart.
+        other.wish(device, mine)
+        await until(lambda: "a step back that nobody ordered" in state(device).reason, 30)
+        await answers(device, "2")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 
 import numpy as np
@@ -153,3 +153,30 @@ async def test_trials_that_are_listed_no_more_leave_nothing_behind(
     hub.wish(device)
     await until(lambda: len(asyncio.all_tasks()) <= before, 30)
     assert blobs(tmp_path) == set()
+
+
+async def test_what_is_to_serve_does_not_wait_for_the_download_of_a_trial(device: DeviceModels, hub: Hub):
+    """And the trial goes on where it was."""
+    one = hub.desired("digits", models.digits_file(), "1")
+    trials = [
+        hub.desired("digits", models.digits_int8_file(), "2", custom={"trial": True}),
+        hub.desired("digits", models.difference(), "3", custom={"trial": True}),
+    ]
+    slow, stalled, free = trials[0].digest, asyncio.Event(), asyncio.Event()
+
+    async def fetch(digest: str, offset: int) -> AsyncGenerator[bytes, None]:
+        async for piece in hub.fetch(digest, offset):
+            yield piece
+            if digest == slow and not free.is_set():
+                stalled.set()
+                await free.wait()
+
+    hub.wish(device, trials=trials, fetch=fetch)
+    await asyncio.wait_for(stalled.wait(), 30)
+    hub.wish(device, one, trials=trials, fetch=fetch)
+    await until(lambda: device.states()[0].state == ACTIVE, 20)
+    assert device.trials()[0].state == edge_pb2.ModelState.FETCHING
+    free.set()
+    assert (await ended(device, 0)).state == ACTIVE
+    assert (await ended(device, 1)).state == ACTIVE
+    assert max(offset for digest, offset in hub.asked if digest == slow) > 0

@@ -485,6 +485,80 @@ async def test_an_emptied_store_is_signed_on_from_where_devices_are(tmp_path: Pa
             pass
 
 
+async def test_a_damaged_root_is_put_back_from_its_copy_and_never_founded_anew(tmp_path: Path):
+    config = config_of(tmp_path)
+    async with shop_of(config, tmp_path / "state") as shop:
+        device = client(shop, tmp_path)
+        root, copy = shop.metadata / "1.root.json", shop.metadata / "root.json"
+        whole = root.read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], b"{}"):
+        root.write_bytes(damaged)
+        async with shop_of(config, tmp_path / "state"):
+            assert root.read_bytes() == whole
+            assert device.custom(FILE) is not None
+        copy.write_bytes(damaged)
+        async with shop_of(config, tmp_path / "state"):
+            assert copy.read_bytes() == whole
+    for other in (whole[:-9], (shop.metadata / "timestamp.json").read_bytes()):
+        root.write_bytes(other)
+        copy.write_bytes(other)
+        with pytest.raises(SigningError, match=r"^metadata/1\.root\.json .* is damaged, .*: put it back$"):
+            async with shop_of(config, tmp_path / "state"):
+                pass
+
+
+async def test_the_file_of_an_endpoint_is_never_the_golden_vectors_of_another(tmp_path: Path):
+    (tmp_path / "a.tflite").write_bytes(b"a")
+    (tmp_path / "a.tflite.golden.npz").write_bytes(b"vectors")
+    (tmp_path / "b.tflite").write_bytes(b"b")
+    config = hub_config(
+        [edge("cameras", site="cameras"), edge("cameras.golden", site="doors")],
+        [
+            {
+                "name": "digits",
+                "variants": [
+                    {"endpoint": "cameras", "artifact": str(tmp_path / "a.tflite")},
+                    {"endpoint": "cameras.golden", "artifact": str(tmp_path / "b.tflite")},
+                ],
+            }
+        ],
+    )
+    async with shop_of(config, tmp_path / "state") as shop:
+        updater = client(shop, tmp_path).refresh()
+        release = shop.releases.get("digits", "1")
+        for slot in ("cameras", "cameras.golden"):
+            name, file = target_name("digits", "1", slot), release.files[slot]
+            assert not name.endswith(".golden")
+            info = updater.get_targetinfo(name)
+            assert info is not None
+            assert f"sha256:{info.hashes['sha256']}" == file.blob.digest
+        vectors = updater.get_targetinfo(target_name("digits", "1", "cameras", golden=True))
+        assert vectors is not None
+        assert vectors.length == len(b"vectors")
+
+
+@pytest.mark.parametrize("left", ["an old versions.json", "nothing but keys", "versions.json alone"])
+async def test_devices_follow_a_gateway_that_was_set_up_anew_from_a_copy_of_its_keys(
+    tmp_path: Path, left: str
+):
+    config, state = config_of(tmp_path), tmp_path / "state"
+    async with shop_of(config, state) as shop:
+        device = client(shop, tmp_path)
+        old = (state / "keys" / "versions.json").read_bytes()
+        for number in range(2, 6):
+            await shop.releases.add("digits", {"onnx": ("onnx", str(number).encode(), None)}, source="push")
+        device.refresh()
+    for path in shop.metadata.iterdir():
+        path.unlink()
+    if left == "an old versions.json":
+        (state / "keys" / "versions.json").write_bytes(old)
+    elif left == "nothing but keys":
+        (state / "keys" / "versions.json").unlink()
+    for _ in range(2):
+        async with shop_of(config, state):
+            assert device.custom(FILE) is not None
+
+
 async def test_metadata_by_other_keys_is_not_gone_on_from(tmp_path: Path):
     config = config_of(tmp_path)
     async with shop_of(config, tmp_path / "state") as shop, shop_of(config, tmp_path / "other") as other:
