@@ -164,7 +164,7 @@ def _watching(state: State, fleet: Fleet, now: float) -> Step:
     if of_devices and not state.confirmed and state.phase is Phase.SOAKING:
         state = replace(state, phase=Phase.MOVING, move_began=None, soak_began=None)
     if busy := devices.busy(state, fleet, _good_time(state)):
-        return _lacking(state, f"{busy} devices to serve the new version"), ()
+        return _lacking(state, f"{busy} device{'s' * (busy != 1)} to serve the new version"), ()
     if of_devices and not devices.watched(state, fleet):
         return _lacking(state, _nobody(state)), ()
     if state.phase is Phase.MOVING:

@@ -127,7 +127,11 @@ def finished(state: State, fleet: Fleet, now: float) -> Step:
     state, commands = followers(state)
     busy = devices.busy(state, fleet)
     if state.duties or busy or state.follow_again is not None:
-        lacks = f"{busy} devices to be back" if busy else "the old version to be back everywhere"
+        lacks = (
+            f"{busy} device{'s' * (busy != 1)} to be back"
+            if busy
+            else "the old version to be back everywhere"
+        )
         return replace(state, look=replace(state.look, lacks=lacks)), commands
     state = replace(state, phase=Phase.ROLLED_BACK)
     back = f"{len(state.returned)} devices serve version {state.old or 'none'} again"
