@@ -164,7 +164,7 @@ def test_the_recipe_of_a_samples_id_is_the_codes(tmp_path: Path):
     (recipe,) = [text for name, text in blocks("py") if name.startswith("docs/analytics.md")]
     made: dict[str, Any] = {}
     exec(recipe, made)
-    inputs = {"b": np.float32([[1, 2], [3, 4]]), "\u00e9": np.float32([]), "a": np.asarray(np.float32(7))}
+    inputs = {"b": np.array([[1, 2], [3, 4]], "f4"), "\u00e9": np.array([], "f4"), "a": np.array(7, "f4")}
     assert made["sample_id"](inputs) == sample_id(inputs)
 
 

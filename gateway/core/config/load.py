@@ -108,7 +108,7 @@ def parse(text: str, name: str, kinds: Kinds, environ: Mapping[str, str], base_d
 
 def _detectors(root: dict[str, object]) -> Iterator[Finding]:
     """Updates whose drift detector there is none of, or never gives what drift would begin at."""
-    detectors = discover(DETECTORS)
+    detectors = cast("dict[str, type[Any]]", discover(DETECTORS))
     known = sorted(detectors)
     for index, item in enumerate(_list(root.get("updates"))):
         drift = _mapping(_mapping(item).get("drift"))
@@ -118,7 +118,11 @@ def _detectors(root: dict[str, object]) -> Iterator[Finding]:
         if named not in known:
             message = f"unknown detector {show(named)}{checks.hint(named, known)}"
             yield Finding(("updates", index, "drift", "detector"), message)
-        elif type(threshold) in (int, float) and threshold > (most := detectors[named].greatest):
+        elif (
+            type(threshold) is not bool
+            and isinstance(threshold, int | float)
+            and threshold > (most := detectors[named].greatest)
+        ):
             message = (
                 f"no drift would ever begin: {named} gives at most {most:g}, and threshold is {threshold:g}"
             )
