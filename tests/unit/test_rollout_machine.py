@@ -72,6 +72,7 @@ def test_wave_needs_exactly_so_many_answers_of_the_new_version():
     plan = PLAN.model_copy(update={"soak_s": 0, "min_requests": 50})
     sim = SimRollout(fleet(1, takes_s=1.0), plan)
     sim.until(Phase.SOAKING)
+    before = 0
     while sim.state.wave == 0 and sim.state.phase is Phase.SOAKING:
         before = sim.state.look.new.answered
         sim.tick()
