@@ -37,6 +37,7 @@ from gateway.analytics.windows import (
     read_window,
     take,
 )
+from gateway.core.evidence import KEPT_S
 from gateway.core.place import Origin
 from gateway.store.tables import evidence, report_sources
 from oip.errors import OipError
@@ -44,8 +45,6 @@ from oip.reasons import Reason
 
 logger = logging.getLogger(__name__)
 
-KEPT_S = 48 * 3600
-"""How long evidence is kept."""
 SILENT_S = 30 * 86400
 """A source that has not reported for so long is forgotten."""
 SPOOLS = 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from gateway.core.config import Config
     from gateway.core.config.load import Loaded
     from gateway.core.config.problems import Problem
@@ -105,6 +108,26 @@ def upload(url: str, path: str, content: bytes, sent: Callable[[int], None]) -> 
         return _ask(url, "PUT", path, timeout=UPLOAD_S, content=pieces(), headers=headers)
     except OperatorError as error:
         fail(str(error), error.code)
+
+
+def clock(at: float | None = None) -> str:
+    """An instant of the wall clock, or now, as people read it in their own time zone."""
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def date(at: float) -> str:
+    """The same for what may be days ago."""
+    return time.strftime("%m-%d %H:%M", time.localtime(at))
+
+
+def draw(*parts: RenderableType) -> None:
+    """Print what rich draws. In a file or a pipe no sentence is broken into lines."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, markup=False)
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, str | Text) and not console.is_terminal)
 
 
 def table(heads: tuple[str, ...] | None, rows: list[tuple[str, ...]]) -> None:

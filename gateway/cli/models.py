@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 import typer
 
-from gateway.cli.common import HERE, AsJson, Url, call_operator, fail, table, upload
+from gateway.cli.common import HERE, AsJson, Url, call_operator, draw, fail, table, upload
 
 models = typer.Typer(help="Signed model files: push, look, compare with devices.", no_args_is_help=True)
 
@@ -96,11 +96,10 @@ def show(model: Model, url: Url = HERE, as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps(view, indent=2))
         return
-    rows = [row for release in view["releases"] for row in _release_rows(release)]
-    if rows:
-        table(("version", "stage", "order", "file", "size", "digest", "golden", "may go to", "figures"), rows)
-    else:
-        print(f"nothing of {model} is released")
+    for release in view["releases"]:
+        draw(*_lines(model, release))
+    if not view["releases"]:
+        print(f"nothing of {model} is released: `tidegate models push {model} FILE` releases its first file")
     _tell_differences([view])
 
 
@@ -136,6 +135,7 @@ def _read(files: list[Path], golden: Path | None) -> dict[str, tuple[bytes, byte
             fail(f"{file}: give a .tflite or .onnx file", 2)
         if format in found:
             fail(f"{file}: a release holds one {file.suffix} file", 2)
+        content = _content(file)
         beside = file.with_name(file.name + GOLDEN_SUFFIX)
         vectors = golden if golden is not None and format == "tflite" else beside
         if vectors is beside and not beside.exists():
@@ -144,9 +144,9 @@ def _read(files: list[Path], golden: Path | None) -> dict[str, tuple[bytes, byte
                     f"{file}: it needs golden vectors: put them in {beside.name} beside it, or give --golden",
                     2,
                 )
-            found[format] = (_content(file), None)
+            found[format] = (content, None)
         else:
-            found[format] = (_content(file), _content(vectors))
+            found[format] = (content, _content(vectors))
     if golden is not None and "tflite" not in found:
         fail("--golden goes with a .tflite file", 2)
     return found
@@ -181,21 +181,17 @@ def _bar(total: int) -> Iterator[Callable[[int], None]]:
         bar.stop()
 
 
-def _release_rows(release: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+def _lines(model: str, release: dict[str, Any]) -> Iterator[str]:
     stage = f"{release['stage']}, stands" if release["standing"] else release["stage"]
-    figures = ", ".join(f"{name} {value:.4g}" for name, value in release["metrics"].items())
+    yield f"{model} version {release['version']}: {stage}"
+    yield f"  from       {release['source']}, order {release['order']}"
+    yield f"  may go to  {release['places'] or 'anywhere'}"
+    if release["metrics"]:
+        yield f"  figures    {', '.join(f'{name} {value:.4g}' for name, value in release['metrics'].items())}"
     for slot, file in release["files"].items():
-        yield (
-            release["version"],
-            stage,
-            str(release["order"]),
-            slot,
-            _size(file["size"]),
-            file["digest"],
-            "yes" if file["golden"] else "no",
-            release["places"] or "anywhere",
-            figures,
-        )
+        golden = "with golden vectors" if file["golden"] else "without golden vectors"
+        yield f"  {slot:<9}  {_size(file['size'])}, {golden}"
+        yield f"             {file['digest']}"
 
 
 def _tell_differences(found: list[dict[str, Any]]) -> None:

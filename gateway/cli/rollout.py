@@ -10,21 +10,20 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.common import call_operator, fail
+from gateway.cli.common import HERE, AsJson, Url, call_operator, clock, draw, fail
 
 rollout = typer.Typer(help="Staged updates: begin, watch, pause, resume, abort.", no_args_is_help=True)
 
-Url = Annotated[str, typer.Option(envvar="TIDEGATE_URL", help="the gateway")]
-AsJson = Annotated[bool, typer.Option("--json", help="print what the operator API says")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="the rollout's id")]
-HERE = "http://127.0.0.1:8080"
 FOLLOW_S = 1.0
 
 
 @rollout.command()
 def start(
-    model: Annotated[str, typer.Argument(help="the model's name at the gateway")],
-    version: Annotated[str, typer.Argument(help="the release, as `tidegate models list` shows it")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="its name in the configuration")],
+    version: Annotated[
+        str, typer.Argument(metavar="VERSION", help="the release, as `tidegate models list` shows it")
+    ],
     force: Annotated[bool, typer.Option("--force", help="even if its gate did not pass it")] = False,
     url: Url = HERE,
     as_json: AsJson = False,
@@ -105,7 +104,7 @@ def _follow(url: str, view: dict[str, Any], as_json: bool) -> dict[str, Any]:
             print(json.dumps(view), flush=True)
         for event in view["events"]:
             if not as_json and event["at"] > told:
-                print(f"{time.strftime('%H:%M:%S', time.gmtime(event['at']))}  {event['text']}", flush=True)
+                print(f"{clock(event['at'])}  {event['text']}", flush=True)
         told = max((event["at"] for event in view["events"]), default=told)
         if not view["open"]:
             return view
@@ -128,21 +127,13 @@ def _all(views: list[dict[str, Any]]) -> None:
         _draw(view)
     from gateway.cli.rollout_drawing import summaries
 
-    ended = [view for view in views if not view["open"]]
-    if ended:
-        _show(summaries(ended))
+    draw(*summaries(view for view in views if not view["open"]))
 
 
 def _draw(view: dict[str, Any]) -> None:
-    from gateway.cli.rollout_drawing import drawing
+    from gateway.cli.rollout_drawing import parts
 
-    _show(drawing(view))
-
-
-def _show(shown: Any) -> None:
-    from rich.console import Console
-
-    Console().print(shown)
+    draw(*parts(view))
 
 
 def _path(id: str, call: str = "") -> str:

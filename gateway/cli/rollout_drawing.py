@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from gateway.cli.common import date
 
 WIDTH = 32
 SHOWN_FAILURES = 5
@@ -17,25 +18,24 @@ COLOURS = {"passed": "green", "skipped": "dim", "moving": "cyan", "soaking": "cy
 
 def drawing(view: dict[str, Any]) -> RenderableType:
     """`view` as the operator API has it."""
-    return Group(*_parts(view))
+    return Group(*parts(view))
 
 
-def summaries(views: list[dict[str, Any]]) -> RenderableType:
-    """Rollouts that have ended, a line each."""
-    table = Table()
-    for head in ("rollout", "model", "version", "ended", "devices", "why"):
-        table.add_column(head, overflow="fold")
+def summaries(views: Iterable[dict[str, Any]]) -> Iterator[RenderableType]:
+    """Rollouts that have ended, each on a line, and why below."""
     for view in views:
         devices = view["devices"]
-        table.add_row(
-            view["id"],
-            Text(view["model"]),
-            Text(f"{view['from'] or 'none'} to {view['to']}"),
-            f"{view['outcome']}, {time.strftime('%m-%d %H:%M', time.gmtime(view['seen_at']))}",
-            f"{devices['confirmed'] or devices['returned']} of {devices['able']}",
-            Text(view["cause"] or ""),
+        yield Text.assemble(
+            (f"{view['id']}  ", "bold"),
+            f"{view['model']}: version {view['from'] or 'none'} to {view['to']}  ",
+            (view["outcome"], "green" if view["outcome"] == "done" else "red"),
+            f"  {date(view['seen_at'])}, ",
+            f"devices that are back: {devices['returned']}"
+            if devices["returned"]
+            else f"{devices['confirmed']} of {devices['able']} devices serve it",
         )
-    return table
+        if view["cause"]:
+            yield Text(f"    {view['cause']}")
 
 
 def bar(part: int, whole: int, failed: int = 0) -> Text:
@@ -48,7 +48,8 @@ def bar(part: int, whole: int, failed: int = 0) -> Text:
     return Text.assemble(("█" * full, "green"), ("█" * red, "red"), ("░" * (WIDTH - full - red), "dim"))
 
 
-def _parts(view: dict[str, Any]) -> Iterator[RenderableType]:
+def parts(view: dict[str, Any]) -> Iterator[RenderableType]:
+    """Top to bottom."""
     word = view["state"].replace("_", " ")
     yield Text(
         f"{view['id']}  {view['model']}: version {view['from'] or 'none'} to {view['to']}  ({word})", "bold"

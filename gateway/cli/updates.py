@@ -10,15 +10,12 @@ from urllib.parse import quote
 
 import typer
 
-from gateway.cli.common import call_operator, fail
+from gateway.cli.common import HERE, AsJson, Url, call_operator, clock, draw, fail
 
 updates = typer.Typer(help="Drift, and the updates that it sets off.", no_args_is_help=True)
 
-Url = Annotated[str, typer.Option(envvar="TIDEGATE_URL", help="the gateway")]
-AsJson = Annotated[bool, typer.Option("--json", help="print what the operator API says")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="the update's id")]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="a model of the configuration's updates")]
-HERE = "http://127.0.0.1:8080"
 FOLLOW_S = 1.0
 GOOD_ENDS = ("recovered", "passed")
 
@@ -35,9 +32,7 @@ def list_(url: Url = HERE, as_json: AsJson = False) -> None:
     if not found["watches"]:
         print("no model is watched: add updates to the configuration file")
         return
-    drawing.show(drawing.watches(found["watches"]))
-    if found["updates"]:
-        drawing.show(drawing.summaries(found["updates"]))
+    draw(drawing.watches(found["watches"]), *drawing.rests(found), *drawing.summaries(found["updates"]))
 
 
 @updates.command()
@@ -60,7 +55,7 @@ def show(
         if as_json:
             print(json.dumps(view), flush=True)
         elif word != told and view["open"]:
-            print(f"{time.strftime('%H:%M:%S')}  {view['phase']}: {word}", flush=True)
+            print(f"{clock()}  {view['phase']}: {word}", flush=True)
         told = word
         if not view["open"]:
             break
@@ -133,7 +128,7 @@ def _print(view: dict[str, Any], as_json: bool) -> None:
         return
     from gateway.cli import updates_drawing as drawing
 
-    drawing.show(*drawing.update(view))
+    draw(*drawing.update(view))
 
 
 def _doing(view: dict[str, Any]) -> str:

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from gateway.cli.common import clock, date
 
 CHART_WIDTH = 60
 CHART_HEIGHT = 6
@@ -20,12 +22,6 @@ _COLOURS = {
     "recovered": "green", "passed": "green", "steady": "green", "drifting": "red", "failed": "red",
     "refused": "red", "rolled back": "red", "not recovered": "red", "cancelled": "yellow",
 }  # fmt: skip
-
-
-def show(*parts: RenderableType) -> None:
-    console = Console(highlight=False)
-    for part in parts:
-        console.print(part)
 
 
 def watches(views: Iterable[dict[str, Any]]) -> Table:
@@ -43,15 +39,43 @@ def watches(views: Iterable[dict[str, Any]]) -> Table:
     return table
 
 
-def summaries(views: Iterable[dict[str, Any]]) -> Table:
-    """Each update on a row."""
-    table = _table("update", "model", "cause", "began", "stage", "version", "what")
+def rests(found: dict[str, Any]) -> list[RenderableType]:
+    """Why nothing is done about the drift of a model."""
+    open_ones = {view["model"] for view in found["updates"] if view["open"]}
+    lines: list[RenderableType] = []
+    for view in found["watches"]:
+        if view["phase"] != "drifting" or view["model"] in open_ones:
+            continue
+        quiet = view["quiet_until"]
+        if not view["trains"]:
+            lines.append(Text(f"{view['model']} drifts, and has no `train` that would do something about it"))
+        elif quiet is not None and quiet > time.time():
+            lines.append(
+                Text(
+                    f"{view['model']} drifts; its last update has ended, and drift begins no other before"
+                    f" {clock(quiet)}: `tidegate updates start {view['model']}` does"
+                )
+            )
+    return lines
+
+
+def summaries(views: Iterable[dict[str, Any]]) -> list[RenderableType]:
+    """Each update on a line, what came of it or what it waits for below."""
+    found: list[RenderableType] = []
     for view in views:
-        stage = Text(view["phase"], _COLOURS.get(view["phase"], "yellow"))
-        what = view["outcome"] or view["waits_for"] or ""
-        row = (view["id"], view["model"], _cause(view), _clock(view["began_at"]))
-        table.add_row(*row, stage, view["version"] or "-", Text(what))
-    return table
+        version = f"version {view['version']}, " if view["version"] else ""
+        found.append(
+            Text.assemble(
+                (f"{view['id']}  ", "bold"),
+                f"{view['model']}  ",
+                (view["phase"], _COLOURS.get(view["phase"], "yellow")),
+                f"  {version}began {date(view['began_at'])} by {_cause(view)}",
+            )
+        )
+        what = view["outcome"] or view["waits_for"]
+        if what:
+            found.append(Text(f"    {what}"))
+    return found
 
 
 def update(view: dict[str, Any]) -> list[RenderableType]:
@@ -100,7 +124,7 @@ def chart(watch: dict[str, Any]) -> Group:
         lines[number] = Text(label) + line
         if number == at:
             lines[number].append(" threshold")
-    first, last = _clock(history[0][0]), _clock(history[-1][0])
+    first, last = clock(history[0][0]), clock(history[-1][0])
     gap = min(len(history), CHART_WIDTH) - len(first) - len(last)
     return Group(*lines, Text(f"{'':8}{first}{' ' * max(gap, 1)}{last}"))
 
@@ -194,10 +218,6 @@ def _progress(progress: dict[str, Any]) -> Text:
     done = round(progress["share"] * BAR_WIDTH)
     words = f" {progress['share'] * 100:.0f} % {progress['words']} (attempt {progress['attempt']})"
     return Text(full * done, "cyan") + Text("-" * (BAR_WIDTH - done), "dim") + Text(words)
-
-
-def _clock(at: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at))
 
 
 def _table(*heads: str) -> Table:

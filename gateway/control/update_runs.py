@@ -66,9 +66,9 @@ class Runs:
                 self._logs.add(id, event.words)
                 return
             self._progress[id] = event
-            self._logs.add(
-                id, f"== attempt {event.attempt}: {event.kind.value} {event.words}".rstrip() + "\n"
-            )
+            failed = "failed: " if event.kind is RunKind.RETRYING else ""
+            words = event.words or event.kind.value
+            self._logs.add(id, f"== attempt {event.attempt}: {failed}{words}\n")
             if event.kind is RunKind.RETRYING:
                 task = asyncio.create_task(self._tell(id, Retrying(event.attempt, event.words)))
                 self._retries.setdefault(id, []).append(task)

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+KEPT_S = 48 * 3600
+"""How long evidence is kept."""
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:

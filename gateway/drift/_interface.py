@@ -1,6 +1,6 @@
 """What a drift detector is.
 
-To add one: a file here with a class that has a `kind`, the name that `drift.detector` gives it, no
+To add one: a file here with a class that has a `kind`, the name that `drift.detector` gives it, a `greatest`, no
 constructor arguments and no state between scores. An import that takes long belongs in the constructor.
 """
 
@@ -15,10 +15,12 @@ from gateway.core.evidence import Histogram
 
 class Detector(Protocol):
     kind: ClassVar[str]
+    greatest: ClassVar[float]
+    """No score is above it, so a threshold that is could never be reached."""
 
     def score(self, reference: Histogram, windows: Sequence[Histogram]) -> float:
-        """How far the windows are from the reference: 0 for not at all, and never less, up to the
-        detector's own greatest, which its docstring gives. Pure.
+        """How far the windows are from the reference: 0 for not at all, and never less, up to
+        `greatest`. Pure.
 
         `windows` are of consecutive whiles, the oldest first, each of the reference's edges; at least
         one value is in them and in the reference. Raises ValueError where that is not so.

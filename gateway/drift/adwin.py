@@ -28,6 +28,7 @@ class Adwin:
     """
 
     kind: ClassVar[str] = "adwin"
+    greatest: ClassVar[float] = 0.5
 
     def __init__(self) -> None:
         from river.drift import ADWIN

@@ -16,6 +16,7 @@ class Ks:
     """
 
     kind: ClassVar[str] = "ks"
+    greatest: ClassVar[float] = 1.0
 
     def score(self, reference: Histogram, windows: Sequence[Histogram]) -> float:
         now = shares_below(together(reference, windows))

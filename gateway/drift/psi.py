@@ -20,6 +20,7 @@ class Psi:
     """
 
     kind: ClassVar[str] = "psi"
+    greatest: ClassVar[float] = math.inf
 
     def score(self, reference: Histogram, windows: Sequence[Histogram]) -> float:
         now = together(reference, windows)

@@ -97,6 +97,11 @@ def watched(state: State, fleet: Fleet) -> bool:
     return any(fleet[device].connected for device in state.confirmed)
 
 
+def many(count: int) -> str:
+    """So many devices, in words."""
+    return f"{count} device" if count == 1 else f"{count} devices"
+
+
 def is_alone(state: State) -> bool:
     since = state.alone_since
     return since is not None and state.look.clock - since >= ALONE_S

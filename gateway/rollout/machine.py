@@ -58,7 +58,7 @@ def begin(
         waiting=order_of(id, sites),
     )  # fmt: skip
     state = devices.looked(state, Seen(fleet), now)
-    text = f"{model}: version {old or 'none'} to {new}, {len(sites)} devices can take it"
+    text = f"{model}: version {old or 'none'} to {new}, for {devices.many(len(sites))}"
     state, commands = announce(state, f"{text}, though its gate did not pass it" if forced else text, now)
     return state, (*commands, *outstanding(state))
 
@@ -164,11 +164,11 @@ def _watching(state: State, fleet: Fleet, now: float) -> Step:
     if of_devices and not state.confirmed and state.phase is Phase.SOAKING:
         state = replace(state, phase=Phase.MOVING, move_began=None, soak_began=None)
     if busy := devices.busy(state, fleet, _good_time(state)):
-        return _lacking(state, f"{busy} devices to serve the new version"), ()
+        return _lacking(state, f"{devices.many(busy)} to serve the new version"), ()
     if of_devices and not devices.watched(state, fleet):
         return _lacking(state, _nobody(state)), ()
     if state.phase is Phase.MOVING:
-        text = f"{_name(state)}: {len(state.confirmed)} devices serve version {state.new}; now it is watched"
+        text = f"{_name(state)}: version {state.new} serves on {devices.many(len(state.confirmed))}; now it is watched"
         soaking = replace(state, phase=Phase.SOAKING, soak_began=state.look.clock)
         return announce(_lacking(soaking, "its soak to end"), text, now)
     if lacks := _soak_lacks(state):

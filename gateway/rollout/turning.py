@@ -128,11 +128,11 @@ def finished(state: State, fleet: Fleet, now: float) -> Step:
     state, commands = followers(state)
     busy = devices.busy(state, fleet)
     if state.duties or busy or state.follow_again is not None:
-        lacks = f"{busy} devices to be back" if busy else "the old version to be back everywhere"
+        lacks = f"{devices.many(busy)} to be back" if busy else "the old version to be back everywhere"
         return replace(state, look=replace(state.look, lacks=lacks)), commands
     state = replace(state, phase=Phase.ROLLED_BACK)
-    back = f"{len(state.returned)} devices serve version {state.old or 'none'} again"
-    away = f", {len(state.moving)} are away and get it when they come" if state.moving else ""
+    back = f"version {state.old or 'none'} serves on {devices.many(len(state.returned))} again"
+    away = f", {devices.many(len(state.moving))} away, to get it when back" if state.moving else ""
     stuck = f", {len(state.failed)} did not come back" if state.failed else ""
     return announce(_lacks_nothing(state), f"rolled back: {back}{away}{stuck}", now)
 
@@ -151,6 +151,6 @@ def _lacks_nothing(state: State) -> State:
 
 def _at_the_end(state: State) -> str:
     away = state.look.able - state.taken + len(state.moving)
-    later = f", {away} get it when they come" if away > 0 else ""
+    later = f", {devices.many(away)} to get it when back" if away > 0 else ""
     failed = f", {len(state.failed)} failed" if state.failed else ""
-    return f"version {state.new} stands: {len(state.confirmed)} devices serve it{failed}{later}"
+    return f"version {state.new} stands, on {devices.many(len(state.confirmed))}{failed}{later}"

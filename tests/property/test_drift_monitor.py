@@ -34,6 +34,7 @@ class Above:
     """The share of the windows' values in the upper bin: a score that a test can choose."""
 
     kind: ClassVar[str] = "above"
+    greatest: ClassVar[float] = 1.0
 
     def score(self, reference: Histogram, windows: Sequence[Histogram]) -> float:
         return sum(w.counts[1] for w in windows) / sum(w.total for w in windows)

@@ -18,9 +18,9 @@ from edgewire.signals import CONFIDENCE, edges_crc, latency_of
 from edgewire.v1 import edge_pb2
 from gateway.analytics.consent import Consent
 from gateway.analytics.evidence import EvidenceBook
-from gateway.analytics.ingest import KEPT_S, SILENT_S, SPOOLS, Ingest
+from gateway.analytics.ingest import SILENT_S, SPOOLS, Ingest
 from gateway.core.config import Config
-from gateway.core.evidence import Evidence, Histogram, summed
+from gateway.core.evidence import KEPT_S, Evidence, Histogram, summed
 from gateway.store import tables
 from gateway.store.database import FILE, open_database
 from gateway.store.tables import report_sources, samples

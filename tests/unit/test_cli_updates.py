@@ -129,10 +129,8 @@ def _json(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_follow_tells_each_wait_and_ends_by_how_it_ended(
     session: Session, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "gateway.cli.updates.time",
-        SimpleNamespace(sleep=lambda _: session.go(), strftime=lambda _: "12:00:00"),
-    )
+    monkeypatch.setattr("gateway.cli.updates.time", SimpleNamespace(sleep=lambda _: session.go()))
+    monkeypatch.setattr("gateway.cli.updates.clock", lambda: "12:00:00")
     session.gateway.world.drifts = set()
     assert run(["updates", "start", "digits"]) == 0
     assert capsys.readouterr().out == "u1 has begun: tidegate updates show u1 --follow\n"

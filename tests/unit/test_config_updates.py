@@ -57,6 +57,28 @@ def _problems(folder: Path, old: str, new: str) -> list[str]:
     return [str(problem).removeprefix(f"{path}:") for problem in caught.value.problems]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("    gate: {data: held.npz}", "    drift: {detector: ks, threshold: 1.5}",
+         "20:38: no drift would ever begin: ks gives at most 1, and threshold is 1.5"),
+        ("    gate: {data: held.npz}", "    drift: {detector: adwin, threshold: 1}",
+         "20:41: no drift would ever begin: adwin gives at most 0.5, and threshold is 1"),
+        ('["1", "10%", 100%]}', '["1", "10%", 100%], halt: {latency_p95_ratio: 1}}',
+         "21:68: latency_p95_ratio must be greater than 1, not 1"),
+        ("    gate: {data: held.npz}", "    drift: {window_s: 172801}",
+         "20:23: window_s must be at most 172800, not 172801"),
+    ],
+)  # fmt: skip
+def test_what_could_never_be_met_or_always_would_is_refused(tmp_path: Path, old: str, new: str, line: str):
+    assert _problems(tmp_path, old, new) == [line]
+
+
+def test_a_threshold_that_a_detector_can_just_give_is_taken(tmp_path: Path):
+    drift = "    drift: {detector: ks, threshold: 1, window_s: 172800}"
+    read_checked(_written(tmp_path, _changed("    gate: {data: held.npz}", drift)))
+
+
 def _warnings(folder: Path, text: str) -> list[str]:
     loaded = read_checked(_written(folder, text))
     found = [str(loaded.at(f)).removeprefix(f"{folder / 't.yaml'}:") for f in warnings_of(loaded.config)]
@@ -86,7 +108,7 @@ def test_the_file_is_good_and_warns_of_nothing(tmp_path: Path) -> None:
          "18:48: 'cams' is a device group, which runs the model that is to be taught: name an endpoint of another "
          "kind"),
         ("{file: labels.csv}", "{teacher: rak}",
-         "18:48: endpoint of this model's variants 'rak' is not declared, did you mean 'rack'?"),
+         "18:48: endpoint of a variant of this model 'rak' is not declared, did you mean 'rack'?"),
         ("{file: labels.csv}", "{file: labels.csv, teacher: rack}",
          "18:38: labels needs either file or teacher"),
         ("site: plant-7}, data: base", "region: eu}, data: base",

@@ -13,9 +13,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from ruamel.yaml import YAML
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from edge_agent.delegates import Delegate, DelegateFailed, DelegateSpec, count_taken
 from edge_agent.delegates._probing import PROBE_MODEL
+from gateway.admin.plane import ReleaseQuery
 from gateway.analytics.labels import read_labels
 from gateway.cli.common import BACKENDS
 from gateway.cli.demo import curl_lines
@@ -24,6 +27,7 @@ from gateway.core.config import Batching, Config
 from gateway.core.config.load import kinds_in, parse_config
 from gateway.core.evidence import Histogram
 from gateway.core.plugins import discover
+from gateway.core.release import Reference
 from gateway.core.training import Sample, TrainJob
 from gateway.core.training_result import checked
 from gateway.drift._interface import Detector
@@ -34,6 +38,7 @@ from gateway.pool.runtimes._interface import LoadError, Runtime
 from gateway.pool.runtimes.onnxruntime import OnnxRuntime
 from gateway.pool.settings import VariantSettings
 from gateway.routing.scorers._interface import Scorer, View
+from gateway.store.references import read_reference
 from gateway.telemetry import names
 from oip.golden import check_golden
 from oip.sample import sample_id
@@ -159,7 +164,7 @@ def test_the_recipe_of_a_samples_id_is_the_codes(tmp_path: Path):
     (recipe,) = [text for name, text in blocks("py") if name.startswith("docs/analytics.md")]
     made: dict[str, Any] = {}
     exec(recipe, made)
-    inputs = {"b": np.float32([[1, 2], [3, 4]]), "\u00e9": np.float32([]), "a": np.asarray(np.float32(7))}
+    inputs = {"b": np.array([[1, 2], [3, 4]], "f4"), "\u00e9": np.array([], "f4"), "a": np.array(7, "f4")}
     assert made["sample_id"](inputs) == sample_id(inputs)
 
 
@@ -237,6 +242,53 @@ def test_every_command_named_exists():
     named = {name for page in PAGES for name in re.findall(r"(?:`|bin/)tidegate ([a-z]+)", page.read_text())}
     assert named - commands == set()
     assert {"up", "demo", "check", "route"} <= named
+
+
+def test_every_subcommand_and_option_named_exists():
+    """Of the commands in examples and in running text, `tidegate GROUP COMMAND --option`."""
+    root = get_command(app)
+    assert isinstance(root, TyperGroup)
+    seen: set[str] = set()
+    for page in PAGES:
+        for line in re.findall(
+            r"(?:`|bin/|^\$ |^)tidegate ([a-z]+[^`\n#;]*)", page.read_text(), re.MULTILINE
+        ):
+            words = line.split()
+            command = root.commands.get(words[0])
+            if (
+                isinstance(command, TyperGroup)
+                and len(words) > 1
+                and words[1].isalpha()
+                and words[1].islower()
+            ):
+                assert words[1] in command.commands, (page.name, line)
+                command = command.commands[words[1]]
+                seen.add(f"{words[0]} {words[1]}")
+            if command is None or isinstance(command, TyperGroup):
+                continue
+            options = {name for option in command.params for name in option.opts}
+            named = {re.split(r"[=|]", word.rstrip(".,)"))[0] for word in words if word.startswith("--")}
+            assert named - options == set(), (page.name, line)
+    for group, commands in (
+        ("models", "push list show compat"),
+        ("rollout", "start status pause resume abort"),
+        ("updates", "list show start cancel retry samples"),
+    ):
+        assert {f"{group} {command}" for command in commands.split()} - seen == set()
+
+
+def test_the_reference_beside_a_file_is_read_as_told(tmp_path: Path):
+    ((_, text),) = [block for block in blocks("json") if block[0].startswith("docs/drift.md")]
+    (tmp_path / "digits.tflite.reference.json").write_text(text)
+    found = read_reference(tmp_path / "digits.tflite")
+    assert found == {"output.confidence": Reference((0.5, 0.9), (3, 10, 500))}
+
+
+def test_a_release_is_asked_for_as_told():
+    ((_, text),) = [block for block in blocks("json") if block[0].startswith("docs/models.md")]
+    query = ReleaseQuery.model_validate_json(text.replace("...", "0" * 60))
+    assert query.version == "2"
+    assert query.files["tflite"].format == "tflite"
 
 
 def test_every_metric_is_told_with_its_labels():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 
 import pytest
@@ -71,6 +72,7 @@ def test_wave_needs_exactly_so_many_answers_of_the_new_version():
     plan = PLAN.model_copy(update={"soak_s": 0, "min_requests": 50})
     sim = SimRollout(fleet(1, takes_s=1.0), plan)
     sim.until(Phase.SOAKING)
+    before = 0
     while sim.state.wave == 0 and sim.state.phase is Phase.SOAKING:
         before = sim.state.look.new.answered
         sim.tick()
@@ -158,7 +160,7 @@ def test_devices_that_are_away_do_not_block_and_get_it_when_they_come():
     sim = SimRollout(devices, PLAN).run()
     assert (sim.state.phase, sim.serving(NEW)) == (Phase.DONE, 8)
     assert not any(name in moved_now for _, moved_now in sim.moves for name in away)
-    assert "2 get it when they come" in sim.said[-1]
+    assert "2 devices to get it when back" in sim.said[-1]
     for name in away:
         devices[name].connected = True
     for _ in range(10):
@@ -329,7 +331,7 @@ def test_device_that_does_not_come_back_is_told_and_does_not_hold_up_the_end():
     sim.run()
     assert sim.state.phase is Phase.ROLLED_BACK
     assert sim.state.failed == {"cam-00001": "did not come back within 120 s"}
-    assert "1 are away and get it when they come" in sim.said[-1]
+    assert "1 device away, to get it when back" in sim.said[-1]
     devices["cam-00002"].connected = True
     for _ in range(10):
         sim.tick()
@@ -438,3 +440,14 @@ def test_document_of_ten_thousand_devices_is_small():
     sim.tick()
     sim.tick()
     assert len(json.dumps(to_document(sim.state))) < 400_000
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_one_device_is_one_device_in_words(breaks: bool):
+    sim = SimRollout(fleet(1, breaks=breaks), RolloutConfig(soak_s=2, min_requests=1))
+    told: list[str] = []
+    while sim.state.open:
+        sim.tick()
+        told.append(sim.state.look.lacks)
+    assert any("1 device to " in words for words in told)
+    assert [words for words in (*told, *sim.said) if re.search(r"(?<!of )\b1 devices", words)] == []

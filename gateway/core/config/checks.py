@@ -60,7 +60,7 @@ def _updates(root: Plain) -> Iterator[Finding]:
         teachers = sorted({str(v["endpoint"]) for _, v in variants if isinstance(v.get("endpoint"), str)})
         if name in models and isinstance(labels.get("teacher"), str):
             where = (*loc, "samples", "labels")
-            yield from _unknown(labels, "teacher", where, "endpoint of this model's variants", teachers)
+            yield from _unknown(labels, "teacher", where, "endpoint of a variant of this model", teachers)
 
 
 def sense(data: object) -> Iterator[Finding]:

@@ -107,13 +107,26 @@ def parse(text: str, name: str, kinds: Kinds, environ: Mapping[str, str], base_d
 
 
 def _detectors(root: dict[str, object]) -> Iterator[Finding]:
-    """Updates whose drift detector there is none of."""
-    known = sorted(discover(DETECTORS))
+    """Updates whose drift detector there is none of, or never gives what drift would begin at."""
+    detectors = cast("dict[str, type[Any]]", discover(DETECTORS))
+    known = sorted(detectors)
     for index, item in enumerate(_list(root.get("updates"))):
-        named = _mapping(_mapping(item).get("drift")).get("detector")
-        if isinstance(named, str) and named and named not in known:
+        drift = _mapping(_mapping(item).get("drift"))
+        named, threshold = drift.get("detector"), drift.get("threshold")
+        if not isinstance(named, str) or not named:
+            continue
+        if named not in known:
             message = f"unknown detector {show(named)}{checks.hint(named, known)}"
             yield Finding(("updates", index, "drift", "detector"), message)
+        elif (
+            type(threshold) is not bool
+            and isinstance(threshold, int | float)
+            and threshold > (most := detectors[named].greatest)
+        ):
+            message = (
+                f"no drift would ever begin: {named} gives at most {most:g}, and threshold is {threshold:g}"
+            )
+            yield Finding(("updates", index, "drift", "threshold"), message)
 
 
 def _settle_artifacts(root: dict[str, object], base_dir: Path) -> Iterator[Finding]:

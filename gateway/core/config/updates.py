@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from edgewire.signals import CONFIDENCE
 from gateway.core.config.basis import Location, ModelName, Name, NotNegative, Positive, Share, Strict
+from gateway.core.evidence import KEPT_S
 
 WAVE_PATTERN = r"^(([1-9][0-9]{0,8})|([1-9][0-9]?|100|0?\.[0-9]*[1-9]|[1-9][0-9]?\.[0-9]+)%)$"
 ENTRYPOINT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
@@ -26,7 +27,8 @@ class DriftConfig(Strict):
     """Drift begins at this score, and ends below four fifths of it."""
     min_samples: Annotated[int, Field(ge=1)] = 500
     """Fewer values in the window say nothing."""
-    window_s: Positive = 600
+    window_s: Annotated[float, Field(gt=0, le=KEPT_S, allow_inf_nan=False)] = 600
+    """No evidence is older than its bound."""
 
 
 class LabelsConfig(Strict):
@@ -96,7 +98,8 @@ class HaltConfig(Strict):
     """What ends a rollout: reached is over. New devices against those still on the old version."""
 
     error_rate: Share = 0.02
-    latency_p95_ratio: Positive = 1.3
+    latency_p95_ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 1.3
+    """With 1 every version would be turned back that is no faster."""
     confidence_drop: Share = 0.1
     """Of the mean confidence."""
 
