@@ -6,7 +6,7 @@ other's version is then not on the device, so that it is not asked for it. `conf
 without any device, for `check`.
 
 A release that may not go to a device's place, that the device cannot run, or that has no file for its
-group is not for it: it keeps what it runs, as long as that is released and may be there, or has nothing.
+group is not for it: it keeps what it runs, as long as that is released and may be there, or runs what stands.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Desires:
             release = _fitting(orders, offer, wanted, known, needs)
             if release is None and known.running is None:
                 return None
-            release = release or _kept(orders, offer, known)
+            release = release or _kept(orders, offer, known) or _standing(orders, offer, known, needs)
             if release is not None:
                 entry = desired.models.add()
                 _fill(entry, offer, release)
@@ -228,6 +228,11 @@ def _kept(orders: Orders, offer: Offer, known: Known) -> Release | None:
     release = _fitting(orders, offer, version, known, {})
     file = None if release is None else offer.file_of(release)
     return release if file is not None and file.blob.digest == digest else None
+
+
+def _standing(orders: Orders, offer: Offer, known: Known, needs: Mapping[str, Needs]) -> Release | None:
+    """What stands, where what the device was moved to is for nobody any more."""
+    return _fitting(orders, offer, offer.pinned or orders.standing.get(offer.model), known, needs)
 
 
 def _fill(entry: edge_pb2.DesiredModel, offer: Offer, release: Release) -> None:

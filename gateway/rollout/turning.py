@@ -29,9 +29,10 @@ Step = tuple[State, tuple[Command, ...]]
 def outstanding(state: State) -> tuple[Command, ...]:
     """Commands whose answer has not come, in the order in which they are to be carried out."""
     back = state.phase is Phase.RETURNING
+    # The way back is signed before the new version is withdrawn: devices on it must have somewhere to go.
     commands: dict[Duty, Command] = {
-        Duty.WITHDRAW: Withdraw(state.new),
         Duty.ORDER: Order(state.old if back else state.new),
+        Duty.WITHDRAW: Withdraw(state.new),
         Duty.FOLLOW: Follow(state.old if back else state.new),
         Duty.STAND: Stand(state.new),
     }

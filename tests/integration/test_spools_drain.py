@@ -82,6 +82,8 @@ async def test_draining_spools_delays_nobodys_heartbeat(monkeypatch: pytest.Monk
     others = [f"other-{n}" for n in range(OTHERS)]
     draining = [f"drains-{n}" for n in range(DRAINING)]
     roll = ListedRoll([enrolled(name) for name in (*others, *draining)])
+    # A hub keeps none of them either, and collecting a hundred thousand objects takes a while.
+    roll.counting.keeps = False
     beats = Beats(monkeypatch)
     async with (
         running_hub(roll, heartbeat_s=HEARTBEAT_S) as hub,
@@ -108,8 +110,8 @@ async def test_draining_spools_delays_nobodys_heartbeat(monkeypatch: pytest.Monk
         f"{DRAINING * RECORDS} records in {took_s:.1f} s; heartbeats late at most {usual * 1000:.0f} ms before, "
         f"{worst * 1000:.0f} ms meanwhile; 99 % {late(before) * 1000:.0f} and {late(during) * 1000:.0f} ms"
     )
-    assert late(during) < late(before) + HEARTBEAT_S / 2
-    assert worst < usual + HEARTBEAT_S
+    assert late(during) < late(before) + HEARTBEAT_S / 5
+    assert worst < usual + HEARTBEAT_S / 2
 
 
 def late(ascending: list[float]) -> float:

@@ -28,7 +28,10 @@ class Counting:
     records: list[tuple[str, str, edge_pb2.Record]] = field(
         default_factory=list[tuple[str, str, edge_pb2.Record]]
     )
-    """Device, spool and record, each number once."""
+    """Device, spool and record, each number once, where they are kept."""
+    keeps: bool = True
+    answered: int = 0
+    """The sum of all windows'."""
     again: int = 0
     """Records that had been counted before."""
     lost: int = 0
@@ -60,7 +63,9 @@ class Counting:
             self.holes += max(0, first - mark - 1)
             if record.HasField("gap"):
                 self.lost += record.number - max(first, mark + 1) + 1
-            self.records.append((*key, record))
+            self.answered += record.window.answered
+            if self.keeps:
+                self.records.append((*key, record))
             mark = record.number
         self.counted[key] = mark
         self.after(device.name, call)
@@ -75,10 +80,6 @@ class Counting:
         for _, _, record in self.records:
             if record.HasField("sample"):
                 yield record.sample
-
-    @property
-    def answered(self) -> int:
-        return sum(window.answered for window in self.windows())
 
     @property
     def failed(self) -> Counter[str]:

@@ -87,7 +87,7 @@ async def test_broken_release_goes_back_by_an_order_signed_anew_and_is_withdrawn
     view = await ended(rollouts, world, await rollouts.start(MODEL, "2"))
     assert (view["state"], view["outcome"]) == ("rolled_back", "halted")
     assert "golden vectors differ" in view["cause"]
-    assert world.log == ["withdrawn 2", "ordered 1"]
+    assert world.log == ["ordered 1", "withdrawn 2"]
     assert world.shelf["1"].order > world.shelf["2"].order
     with pytest.raises(OipError, match="was rolled back: release its files as a new version"):
         await rollouts.start(MODEL, "2", force=True)

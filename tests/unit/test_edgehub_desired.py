@@ -259,6 +259,13 @@ def test_what_is_not_for_a_device_is_never_its_to_run_and_it_keeps_what_it_has(t
     )
 
 
+def test_a_device_on_a_withdrawn_release_runs_what_stands_and_never_nothing():
+    two = release("digits", "2", Stage.WITHDRAWN, tflite=file("two"))
+    given = orders(ONE, two, standing={"digits": "1"}, moved={"digits": {"cam-1": "2"}})
+    on_it = {"digits": ("2", "sha256:two")}
+    assert running(desired(FOLLOWS, given, running=on_it)) == [("digits", "1", "sha256:one")]
+
+
 def test_a_device_that_runs_what_may_not_be_there_is_told_to_stop():
     here = release("digits", "2", tflite=file("two"), places="tier=device;site=plant-9")
     given = orders(here)
