@@ -105,7 +105,9 @@ def _no_serve(*_: Any) -> None:
 def calls(files: list[str]) -> st.SearchStrategy[tuple[str, str, Any]]:
     """Method, path, and a body as JSON or raw."""
     digest = st.one_of(st.sampled_from([*files, files[0].upper(), files[0][:20]]), SCALARS)
-    file = shaped(format=st.one_of(st.sampled_from(["tflite", "onnx"]), SCALARS), digest=digest, golden=digest)
+    file = shaped(
+        format=st.one_of(st.sampled_from(["tflite", "onnx"]), SCALARS), digest=digest, golden=digest
+    )
     slots = st.dictionaries(st.one_of(st.sampled_from(["tflite", "onnx", "cams"]), WORDS), file, max_size=3)
     release = shaped(files=slots, version=SCALARS)
     methods = st.sampled_from(["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"])
@@ -113,7 +115,11 @@ def calls(files: list[str]) -> st.SearchStrategy[tuple[str, str, Any]]:
     kinds = st.sampled_from(["updates", "rollouts"])
     raw, none = st.binary(max_size=30), st.just(b"")
     return st.one_of(
-        st.tuples(methods, st.sampled_from(["/updates", "/rollouts", "/compat", "/artifacts", "/models"]), JSON | raw),
+        st.tuples(
+            methods,
+            st.sampled_from(["/updates", "/rollouts", "/compat", "/artifacts", "/models"]),
+            JSON | raw,
+        ),
         st.tuples(st.just("GET"), st.builds("/{}/{}".format, kinds, PARTS), none),
         st.tuples(st.just("GET"), st.builds("/updates/samples/{}".format, PARTS), none),
         st.tuples(st.just("GET"), st.builds("/compat?model={}&version={}".format, PARTS, PARTS), none),
@@ -136,4 +142,5 @@ def test_every_call_is_answered_or_told_in_a_sentence(api: Api, data: st.DataObj
     if status >= 400 and method != "HEAD":
         told = json.loads(answer)
         assert set(told) == {"error"}
-        assert told["error"].strip() and "\n" not in told["error"]
+        assert told["error"].strip()
+        assert "\n" not in told["error"]
