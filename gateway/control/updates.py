@@ -124,27 +124,13 @@ class Updates:
     async def trigger(self, model: str) -> dict[str, Any]:
         """Begin an update without drift; its view."""
         async with self._turn:
-            self._known(model)
-            self._free(model)
-            if not self._updates_itself(model):
-                raise OipError(
-                    Reason.CONFLICT,
-                    f"the update of {shown(model)} has no trainer: add train to it in the file",
-                )
-            return self.view(await self._begin(model, Cause(Origin.OPERATOR)))
+            return await self._update(model, Cause(Origin.OPERATOR))
 
     async def judge_pushed(self, model: str, version: str) -> dict[str, Any]:
         """Put a release that somebody made elsewhere through the same gate; its view. One that is being
         judged already answers the same."""
         async with self._turn:
-            for state in self._states.values():
-                if state.open and (state.model, state.version) == (model, version):
-                    return self.view(state.id)
-            release = self._ports.releases.get(model, version)
-            if release.stage is Stage.WITHDRAWN or self._ports.releases.standing().get(model) == version:
-                what = "is withdrawn" if release.stage is Stage.WITHDRAWN else "stands already"
-                raise OipError(Reason.CONFLICT, f"version {version} of {shown(model)} {what}")
-            return self.view(await self._begin(model, Cause(Origin.PUSH), version))
+            return await self._judge(model, version)
 
     async def cancel(self, id: str) -> dict[str, Any]:
         async with self._turn:
@@ -161,10 +147,9 @@ class Updates:
             state = self._find(id)
             if state.open:
                 raise OipError(Reason.CONFLICT, f"update {id} is under way: cancel it first")
-            if state.cause.origin is not Origin.PUSH:
-                self._free(state.model)
-                return self.view(await self._begin(state.model, state.cause))
-            return self.view(await self._begin(state.model, state.cause, state.version))
+            if state.cause.origin is Origin.PUSH:
+                return await self._judge(state.model, state.version)
+            return await self._update(state.model, state.cause)
 
     def views(self) -> dict[str, Any]:
         """`watches`: every model that is watched; `updates`: the newest first."""
@@ -201,6 +186,28 @@ class Updates:
 
     def report_ms(self) -> int:
         return round(report_interval_s(self._config.updates) * 1000)
+
+    async def _update(self, model: str, cause: Cause) -> dict[str, Any]:
+        """Begin what trains. Raises OipError where that cannot be now."""
+        self._known(model)
+        self._free(model)
+        if not self._updates_itself(model):
+            raise OipError(
+                Reason.CONFLICT, f"the update of {shown(model)} has no trainer: add train to it in the file"
+            )
+        return self.view(await self._begin(model, cause))
+
+    async def _judge(self, model: str, version: str) -> dict[str, Any]:
+        """Begin what judges a pushed release, unless that is under way. Raises OipError where nothing is to
+        be judged."""
+        for state in self._states.values():
+            if state.open and (state.model, state.version) == (model, version):
+                return self.view(state.id)
+        release = self._ports.releases.get(model, version)
+        if release.stage is Stage.WITHDRAWN or self._ports.releases.standing().get(model) == version:
+            what = "is withdrawn" if release.stage is Stage.WITHDRAWN else "stands already"
+            raise OipError(Reason.CONFLICT, f"version {version} of {shown(model)} {what}")
+        return self.view(await self._begin(model, Cause(Origin.PUSH), version))
 
     async def _begin(self, model: str, cause: Cause, version: str = "") -> str:
         state = begin(f"u{self._last + 1}", model, cause, self._wall(), version)

@@ -26,8 +26,8 @@ async def answered(work: Awaitable[Any]) -> dict[str, Any]:
 
 async def ask(deployment: str, what: str, method: str, *args: Any) -> Any:
     """Call a deployment's method that is `answered`. `what` names it in messages. Raises OipError."""
-    handle = serve.get_deployment_handle(deployment, APP)
     try:
+        handle = serve.get_deployment_handle(deployment, APP)
         answer = await getattr(handle, method).remote(*args)
     except (RayError, RayServeException) as error:
         text = f"{what} is not available ({type(error).__name__}); try again"

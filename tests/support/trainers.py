@@ -97,3 +97,22 @@ def chatty(job: TrainJob) -> TrainResult:
 
 def empty(job: TrainJob) -> TrainResult:
     return result(files={})
+
+
+def staying_first(job: TrainJob) -> TrainResult:
+    """Each attempt leaves its number in the file that `data` names. The second one gives a model, every
+    other stays for ever."""
+    from edgewire.signals import default_edges
+    from tests.support.tflite_models import logarithm
+
+    assert job.data is not None
+    with Path(job.data).open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    while len(Path(job.data).read_text().splitlines()) != 2:
+        time.sleep(0.1)
+    a = np.array([1, 2], np.float32)
+    edges = default_edges(CONFIDENCE)
+    return result(
+        files={"tflite": TrainedFile(logarithm(), Golden([({"x": a}, {"y": np.log(a)})], 0.1))},
+        reference={CONFIDENCE: Reference(edges, (1,) * (len(edges) + 1))},
+    )

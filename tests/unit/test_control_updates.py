@@ -352,6 +352,34 @@ async def test_a_pushed_release_is_judged_and_not_rolled_out(desk: Desk) -> None
         await desk.updates.judge_pushed("digits", "9")
 
 
+async def test_a_push_is_judged_again_only_where_there_is_something_to_judge(desk: Desk) -> None:
+    desk.world.drifts = set()
+    desk.world.ledger.add(
+        "release", model="digits", version="2", source="push", places="", reference={}, golden=[]
+    )
+    await desk.updates.judge_pushed("digits", "2")
+    await desk.until(desk.came_to("passed"))
+    again = await desk.updates.retry("u1")
+    assert (again["id"], again["version"]) == ("u2", "2")
+    assert (await desk.updates.retry("u1"))["id"] == "u2", "one at a time"
+    await desk.until(desk.came_to("passed"))
+    await desk.world.rollouts.start("digits", "2", source="operator")
+    desk.world.rollouts.go_on()
+    with pytest.raises(OipError, match="version 2 of 'digits' stands already") as caught:
+        await desk.updates.retry("u1")
+    assert caught.value.reason is Reason.CONFLICT
+
+
+async def test_an_update_that_is_not_configured_any_more_is_not_begun_again(desk: Desk) -> None:
+    await desk.updates.trigger("digits")
+    await desk.updates.cancel("u1")
+    ours, others = desk.text.index("  - model: digits"), desk.text.index("  - model: gauges")
+    desk.text = desk.text[:ours] + desk.text[others:]
+    await desk.again()
+    with pytest.raises(OipError, match="the running configuration has no update of a model 'digits'"):
+        await desk.updates.retry("u1")
+
+
 async def test_a_push_does_not_wait_for_an_update_nor_an_update_for_a_push(desk: Desk) -> None:
     desk.world.ledger.add(
         "release", model="digits", version="2", source="push", places="", reference={}, golden=[]
