@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.processes import source_env
 
-KILLS = int(os.environ.get("TIDEGATE_KILLS", "12"))
+KILLS = int(os.environ.get("TIDEGATE_KILLS", "4"))
 
 
 @pytest.mark.timeout(900)

@@ -26,7 +26,7 @@ from tests.support.swap_agent import Served
 from tests.support.tflite_models import output, request, response
 from tests.support.waiting import until
 
-POINTS = int(os.environ.get("TIDEGATE_KILLS", "12"))
+POINTS = int(os.environ.get("TIDEGATE_KILLS", "4"))
 AMID = 3
 """One point in so many is a moment, the others are steps."""
 PIXELS = np.linspace(0, 1, 64, dtype=np.float32).reshape(1, 64)

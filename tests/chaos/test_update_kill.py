@@ -16,7 +16,7 @@ from gateway.store import updates as rows
 from gateway.store.database import open_database
 from tests.support.update_world import Ledger
 
-KILLS = int(os.environ.get("TIDEGATE_KILLS", "12"))
+KILLS = int(os.environ.get("TIDEGATE_KILLS", "4"))
 LIMIT_S = 60.0
 
 

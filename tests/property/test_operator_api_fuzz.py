@@ -131,7 +131,7 @@ def calls(files: list[str]) -> st.SearchStrategy[tuple[str, str, Any]]:
     )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_every_call_is_answered_or_told_in_a_sentence(api: Api, data: st.DataObject) -> None:
     method, path, body = data.draw(calls(api.files))
