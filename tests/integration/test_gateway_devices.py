@@ -291,10 +291,11 @@ async def test_a_pushed_release_is_signed_and_offered_to_nobody_yet(gateway: Gat
         shown = json.loads(
             (await asyncio.to_thread(models_cli, gateway, "show", "id2d_fp32", "--json")).stdout
         )
-        assert [(r["version"], r["stage"], r["standing"]) for r in shown["releases"]] == [
-            ("1", "passed", True),
-            ("2", "candidate", False),
-        ]
+        first, second = shown["releases"]
+        assert (first["version"], first["stage"], first["standing"]) == ("1", "passed", True)
+        # Its gate, which has nothing to hold it against here, may have spoken already.
+        assert (second["version"], second["standing"]) == ("2", False)
+        assert second["stage"] in ("candidate", "refused")
         assert shown["differences"] == []
         compat = await asyncio.to_thread(
             models_cli, gateway, "compat", "id2d_fp32", "--version", "2", "--json"

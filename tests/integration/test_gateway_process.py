@@ -108,7 +108,7 @@ def test_operator_api_shows_what_runs(gateway: Gateway):
         ("GET", "/api/v1/decisions/nope", None, 404),
         ("GET", "/api/v1/nope", None, 404),
         ("GET", "/api/v1/route", None, 405),
-        ("GET", "/api/v1/rollouts", None, 501),
+        ("GET", "/api/v1/costs", None, 501),
         ("POST", "/api/v1/route", {}, 400),
         ("POST", "/api/v1/route", {"model": "nope"}, 404),
         ("POST", "/api/v1/route", {"model": "slow_identity", "privacy": "nope"}, 400),
