@@ -21,6 +21,8 @@ import obstore
 from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import LocalStore, S3Store
 
+from gateway.store.whole import sync_folder
+
 MARK = "tidegate"
 """A file in each of Tidegate's versions."""
 SUFFIX = ".onnx"
@@ -135,7 +137,7 @@ def _write_folder(model: Path, version: str, files: Files) -> None:
         if (model / version).exists():
             shutil.rmtree(model / version)
         os.rename(temporary, model / version)
-        _sync(model)
+        sync_folder(model)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise _failed("written", error) from None
@@ -147,20 +149,12 @@ def _remove_folder(model: Path, version: str) -> None:
     try:
         shutil.rmtree(gone, ignore_errors=True)
         os.rename(model / version, gone)
-        _sync(model)
+        sync_folder(model)
         shutil.rmtree(gone)
     except FileNotFoundError:
         return
     except OSError as error:
         raise _failed("written", error) from None
-
-
-def _sync(folder: Path) -> None:
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(held)
-    finally:
-        os.close(held)
 
 
 def _failed(what: str, error: Exception) -> RepositoryError:

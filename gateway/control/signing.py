@@ -16,8 +16,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -43,6 +41,7 @@ from tuf.api.serialization.json import JSONSerializer
 from edgewire.targets import target_name
 from gateway.core.release import ANYWHERE, Blob, Release, ReleaseFile, Stage
 from gateway.store.blobs import HASH, BlobStore
+from gateway.store.whole import write_whole
 
 ROOT, TARGETS, SNAPSHOT, TIMESTAMP = Root.type, Targets.type, Snapshot.type, Timestamp.type
 ROLES = (ROOT, TARGETS, SNAPSHOT, TIMESTAMP)
@@ -376,23 +375,9 @@ def _read_versions(folder: Path) -> dict[str, int]:
 
 
 def _write_private(path: Path, content: bytes) -> None:
-    """A file of this user's alone, whole or not at all, on disk when this returns. Raises SigningError."""
+    """Raises SigningError."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_whole(path, content)
     except OSError as error:
         raise SigningError(f"{path} cannot be written: {(error.strerror or '').lower()}") from None

@@ -6,14 +6,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from gateway.pool.settings import PoolSettings, VariantSettings
+from gateway.store.whole import write_whole
 
 FOLDER = "pools"
 SERVED = "served.json"
@@ -89,21 +88,7 @@ class Kept:
 
     def _write(self, path: Path, content: bytes) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        held, name = tempfile.mkstemp(dir=self._folder, prefix=".")
-        try:
-            with open(held, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_whole(path, content)
 
 
 def _digest(path: Path) -> str:

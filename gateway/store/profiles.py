@@ -10,12 +10,12 @@ import contextlib
 import fcntl
 import json
 import math
-import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, cast
+
+from gateway.store.whole import write_whole
 
 FORMAT = 1
 
@@ -85,7 +85,8 @@ class ProfileStore:
         with self._turn():
             merged = {p.key: p for p in (*self.load(), *profiles)}
             ordered = [asdict(merged[key]) for key in sorted(merged)]
-            self._replace(json.dumps({"version": FORMAT, "profiles": ordered}, indent=1, allow_nan=False))
+            text = json.dumps({"version": FORMAT, "profiles": ordered}, indent=1, allow_nan=False)
+            write_whole(self.path, f"{text}\n".encode())
 
     def change_token(self) -> tuple[int, int, int] | None:
         """Differs whenever the file was written since; None when there is none."""
@@ -100,23 +101,6 @@ class ProfileStore:
         with (self._dir / "profiles.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-
-    def _replace(self, text: str) -> None:
-        descriptor, name = tempfile.mkstemp(dir=self._dir, prefix=".profiles-", suffix=".json")
-        try:
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, self.path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-        folder = os.open(self._dir, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 _TEXTS = ("endpoint", "model", "version", "identity")
