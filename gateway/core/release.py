@@ -83,7 +83,10 @@ class Release:
         return None if found is None else self.files[found]
 
     def slot_for(self, endpoint: str, format: str) -> str | None:
-        return next((slot for slot in (endpoint, format) if slot in self.files), None)
+        """Its own slot, else the format's, where that has a file of the format: an endpoint may be called as
+        another format is."""
+        slots = (slot for slot in (endpoint, format) if slot in self.files)
+        return next((slot for slot in slots if self.files[slot].format == format), None)
 
     def edges(self, signal: str) -> tuple[float, ...]:
         """Of the bins that a signal of this release is counted in."""

@@ -222,6 +222,12 @@ def test_the_file_for_the_group_comes_before_that_of_the_format():
     assert running(desired(FOLLOWS, orders(both))) == [("digits", "1", "sha256:own")]
 
 
+def test_a_group_may_be_called_as_another_format_is():
+    config = hub_config([edge("onnx")], [{"name": "digits", "variants": [{**CAMERAS, "endpoint": "onnx"}]}])
+    both = release("digits", "1", onnx=ReleaseFile("onnx", Blob("sha256:x", 1)), tflite=file("one"))
+    assert running(desired(config, orders(both))) == [("digits", "1", "sha256:one")]
+
+
 NOT_FOR_IT = [
     pytest.param(
         release("digits", "2", tflite=file("two"), places="tier=device;site=plant-9"), {}, id="another place"
