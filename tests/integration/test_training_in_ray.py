@@ -37,10 +37,7 @@ from gateway.rollout.gate import Figures, judge
 from tests.support.tflite_models import digits_int8_file, digits_model
 from tests.support.waiting import until
 
-pytestmark = [
-    pytest.mark.quiet,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")]
 
 HERE = "tier=device+site;site=a"
 IDS = [hashlib.sha256(str(n).encode()).hexdigest() for n in range(40)]

@@ -182,7 +182,7 @@ async def test_devices_are_held_against_what_stands_or_the_version_asked_for(api
 @pytest.fixture
 async def cli(api: Api, capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Callable[..., Any]]:
     """`tidegate models ...` against the API on a port."""
-    server = uvicorn.Server(uvicorn.Config(api.app, log_level="critical"))
+    server = uvicorn.Server(uvicorn.Config(api.app, log_config=None))
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     serving = asyncio.create_task(server.serve(sockets=[listening]))
