@@ -19,6 +19,9 @@ def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="the configuration file")],
     matrix: Annotated[bool, typer.Option("--matrix", help="print which privacy class may go where")] = False,
     live: Annotated[bool, typer.Option("--live", help="not served by this version", hidden=True)] = False,
+    state_dir: Annotated[
+        Path, typer.Option(help="the gateway's, whose releases the file's artifacts are held against")
+    ] = Path(".tidegate"),
     as_json: Annotated[bool, typer.Option("--json", help="print the outcome as JSON")] = False,
 ) -> None:
     """Validate a configuration file; errors as FILE:line:col: message, exit 2."""
@@ -27,6 +30,7 @@ def check(
     if live:
         fail("check --live is not served by this version: leave it out", 2)
     from gateway.cli.advice import matrix_of
+    from gateway.cli.advice_releases import of_releases
     from gateway.core.config.load import revision_of
     from gateway.core.config.problems import ConfigError
 
@@ -38,7 +42,7 @@ def check(
             _print_json({"ok": False, "problems": [_plain(p) for p in error.problems]})
         raise typer.Exit(2) from None
     config = loaded.config
-    warnings = tell_warnings(loaded)
+    warnings = tell_warnings(loaded, of_releases(config, state_dir))
     revision = revision_of(config)
     table = matrix_of(config)
     if as_json:

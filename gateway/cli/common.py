@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gateway.core.config import Config
     from gateway.core.config.load import Loaded
-    from gateway.core.config.problems import Problem
+    from gateway.core.config.problems import Finding, Problem
 
 
 HERE = "http://127.0.0.1:8080"
@@ -64,11 +64,11 @@ def read_checked(file: Path) -> Loaded:
     return loaded
 
 
-def tell_warnings(loaded: Loaded) -> list[Problem]:
-    """What can never happen under a configuration, told on stderr and returned, by line."""
+def tell_warnings(loaded: Loaded, more: Iterable[Finding] = ()) -> list[Problem]:
+    """What can never happen under a configuration, and `more`, told on stderr and returned, by line."""
     from gateway.cli.advice import warnings_of
 
-    warnings = sorted(loaded.at(finding) for finding in warnings_of(loaded.config))
+    warnings = sorted(loaded.at(finding) for finding in (*warnings_of(loaded.config), *more))
     for warning in warnings:
         print(warning._replace(message=f"warning: {warning.message}"), file=sys.stderr)
     return warnings

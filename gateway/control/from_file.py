@@ -44,11 +44,13 @@ async def taken_in(config: Config, shelf: Shelf, blobs: BlobStore) -> tuple[Shel
         for version, variants in _by_version(model).items():
             files: dict[str, ReleaseFile] = {}
             for variant in variants:
-                file, difference = await _looked_at(config, shelf, blobs, model, version, variant)
-                if difference is not None:
-                    found.append(difference)
-                elif file is not None:
-                    files[variant.endpoint] = file
+                look = await _looked_at(config, shelf, model, version, variant)
+                if isinstance(look, Difference):
+                    found.append(look)
+                    continue
+                await _stored(look.artifact, look.file, blobs)
+                if look.new:
+                    files[variant.endpoint] = look.file
             if (model.name, version) not in shelf.releases and files:
                 reference = await asyncio.to_thread(_reference_of, variants)
                 shelf = added(shelf, model.name, version, files, stage=Stage.PASSED, reference=reference)
@@ -61,10 +63,31 @@ async def taken_in(config: Config, shelf: Shelf, blobs: BlobStore) -> tuple[Shel
     return shelf, tuple(found)
 
 
+async def differing(config: Config, shelf: Shelf) -> tuple[Difference, ...]:
+    """Where what is on the shelf is not what the configuration names; nothing is taken in, and the store is not
+    asked. Raises ArtifactError and OSError."""
+    found: list[Difference] = []
+    for model in config.models:
+        for version, variants in _by_version(model).items():
+            looks = [await _looked_at(config, shelf, model, version, variant) for variant in variants]
+            found += [look for look in looks if isinstance(look, Difference)]
+        found += _superseded(shelf, model)
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A variant's file as it lies there; `new`: its release has it not yet."""
+
+    artifact: Artifact
+    file: ReleaseFile
+    new: bool
+
+
 async def _looked_at(
-    config: Config, shelf: Shelf, blobs: BlobStore, model: ModelConfig, version: str, variant: VariantConfig
-) -> tuple[ReleaseFile | None, Difference | None]:
-    """The file of a variant where it is new to its release, or why it is not taken."""
+    config: Config, shelf: Shelf, model: ModelConfig, version: str, variant: VariantConfig
+) -> _Look | Difference:
+    """The file of a variant, or why it is not taken."""
     assert variant.artifact is not None
     artifact = await asyncio.to_thread(load_artifact, variant.artifact)
     format = await asyncio.to_thread(_format_of, config, variant, artifact.path)
@@ -77,7 +100,7 @@ async def _looked_at(
         )
         if released is None and known.source != "file":
             text = f"version {version} was released without a file for {variant.endpoint}: {artifact.path.name} is not taken"
-            return None, Difference(model.name, version, variant.endpoint, text)
+            return Difference(model.name, version, variant.endpoint, text)
     named = _as_file(artifact, format)
     if released is not None and (released.blob, released.golden) != (named.blob, named.golden):
         what = (
@@ -89,9 +112,8 @@ async def _looked_at(
             f"{what} has changed since it was released as version {version}, and is not taken: push it as a "
             "new version, or put the old file back"
         )
-        return None, Difference(model.name, version, variant.endpoint, text)
-    await _stored(artifact, named, blobs)
-    return (named if released is None else None), None
+        return Difference(model.name, version, variant.endpoint, text)
+    return _Look(artifact, named, released is None)
 
 
 async def _stored(artifact: Artifact, file: ReleaseFile, blobs: BlobStore) -> None:

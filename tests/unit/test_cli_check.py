@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gateway.cli import check as check_module
 from gateway.cli.main import app, run
+from gateway.core.config.load import kinds_in, read
+from tests.support.released import shop_of
+from tests.support.tflite_models import difference, golden_file, logarithm
 from tests.unit.config_support import ALL_KINDS, DATA, GOOD, changed
 
 FILE = str(DATA / "good.yaml")
@@ -135,6 +140,59 @@ GROUPED = GOOD.replace(
     "    ten: {allow: [{tier: [device], site: plant-10}, {tier: site}]}\n"
     "    personal: {",
 )
+
+
+FILED = """\
+version: 1
+gateway: {name: gw, location: {tier: site, site: plant-7}}
+endpoints: [{name: cams, kind: edge}]
+models:
+  - name: id2d
+    variants:
+      - {endpoint: cams, artifact: a.tflite}
+privacy: {default: plant, classes: {plant: {allow: [{tier: [device, site]}]}}}
+policies: [{name: default, match: {}, weights: {latency: 1}}]
+"""
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_is_released_and_not_what_the_file_names_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.tflite").write_bytes(difference())
+    path, state = _write(tmp_path, FILED), tmp_path / "state"
+
+    def warned() -> list[str]:
+        assert run(["check", path, "--state-dir", str(state)]) == 0
+        return capsys.readouterr().err.splitlines()
+
+    async def released(push: bool) -> None:
+        config = read(Path(path), kinds_in("gateway.backends"), {}).config
+        async with shop_of(config, state) as shop:
+            if push:
+                a = np.array([1, 2], np.float32)
+                vectors = golden_file(tmp_path, [({"a": a, "b": a}, {"c": a - a})], 0.1)
+                files = {"tflite": ("tflite", difference(), vectors)}
+                await shop.releases.add("id2d", files, source="an update")
+                await shop.releases.judged("id2d", "2", True)
+                await shop.releases.stand("id2d", "2")
+
+    assert warned() == []
+    assert not state.exists()
+    asyncio.run(released(False))
+    assert warned() == []
+    (tmp_path / "a.tflite").write_bytes(logarithm())
+    changed = "model 'id2d': a.tflite has changed since it was released as version 1, and is not taken"
+    assert warned() == [
+        f"{path}:7:36: warning: {changed}: push it as a new version, or put the old file back"
+    ]
+    (tmp_path / "a.tflite").write_bytes(difference())
+    asyncio.run(released(True))
+    stands = "version 2 stands: the files that the configuration names are version 1"
+    assert warned() == [f"{path}:5:11: warning: model 'id2d': {stands}"]
+    (state / "tidegate.db").write_bytes(b"no database")
+    (told,) = warned()
+    assert told.startswith(f"{path}:4:1: warning: what is released is not compared: ")
 
 
 @pytest.fixture
