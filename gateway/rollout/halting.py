@@ -2,11 +2,14 @@
 
 The error rate is the new version's own. Latency and confidence are held against the old version in the
 same time; where that has too little to show, as when no device is left on it, against the old version in
-the time before the rollout; and where that has too little too, they are not judged.
+the time before the rollout; and where that has too little too, they are not judged. A difference that
+few answers show by chance ends nothing: of both figures the range is known in which the true one lies
+(SURE), and the ranges must not meet.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +18,8 @@ from edgewire.signals import CONFIDENCE, latency_quantile
 from gateway.core.config import HaltConfig
 from gateway.core.evidence import Evidence
 
+SURE = 1.96
+"""Standard errors to either side of a figure: the true one lies beyond them once in 20 times."""
 EXACT = 1e-9
 """Figures that differ by less than this share are the same: they are sums of binary fractions."""
 
@@ -22,13 +27,24 @@ EXACT = 1e-9
 @dataclass(frozen=True, slots=True)
 class Figures:
     """Evidence in numbers. `p95_s` and `confidence` (the mean, of `rated` answers) are None where nothing
-    was counted."""
+    was counted. The true p95 lies between `p95_least_s` and `p95_most_s`, None: exactly there; the true mean
+    within `confidence_off` of the confidence."""
 
     answered: int = 0
     failed: int = 0
     p95_s: float | None = None
     confidence: float | None = None
     rated: int = 0
+    p95_least_s: float | None = None
+    p95_most_s: float | None = None
+    confidence_off: float = 0.0
+
+    @property
+    def p95_range_s(self) -> tuple[float, float]:
+        """Of a p95 that is known."""
+        assert self.p95_s is not None
+        least, most = self.p95_least_s, self.p95_most_s
+        return self.p95_s if least is None else least, self.p95_s if most is None else most
 
     @property
     def error_rate(self) -> float | None:
@@ -44,12 +60,19 @@ def figures_of(evidence: Evidence, edges: Sequence[float]) -> Figures:
     """`edges` are those of the confidence's bins; counts in bins of another number say nothing."""
     counts = evidence.signals.get(CONFIDENCE, ())
     rated = sum(counts) if len(counts) == len(edges) + 1 else 0
+    mean, off = _mean(counts, edges) if rated else (None, 0.0)
+    timed = max(1, sum(evidence.latency.values()))
+    # How far the rank of the true p95 may be from where it is expected, whatever the latencies' shape.
+    ranks = SURE * math.sqrt(0.95 * 0.05 / timed)
     return Figures(
         evidence.answered,
         evidence.failed,
         latency_quantile(evidence.latency, 0.95),
-        _mean(counts, edges) if rated else None,
+        mean,
         rated,
+        latency_quantile(evidence.latency, 0.95 - ranks),
+        latency_quantile(evidence.latency, min(1.0, 0.95 + ranks)),
+        off,
     )
 
 
@@ -87,7 +110,8 @@ def _latency_fault(new: Figures, old: Figures, before: Figures, limit: float, le
     if base is None or new.answered < least or new.p95_s is None:
         return None
     usual = base[0].p95_s or 0.0
-    if not _reached(new.p95_s, usual * limit):
+    by_chance = new.p95_range_s[0] <= base[0].p95_range_s[1]
+    if by_chance or not _reached(new.p95_s, usual * limit):
         return None
     return (
         f"p95 latency is {new.p95_s * 1000:.3g} ms against {usual * 1000:.3g} ms of the old version{base[1]},"
@@ -100,7 +124,8 @@ def _confidence_fault(new: Figures, old: Figures, before: Figures, limit: float,
     if base is None or new.rated < least or new.confidence is None:
         return None
     usual = base[0].confidence or 0.0
-    if not _reached(usual - new.confidence, limit, usual):
+    off = math.hypot(new.confidence_off, base[0].confidence_off)
+    if usual - new.confidence <= off or not _reached(usual - new.confidence, limit, usual):
         return None
     return (
         f"mean confidence is {new.confidence:.3f} against {usual:.3f} of the old version{base[1]},"
@@ -120,8 +145,13 @@ def _reached(value: float, limit: float, scale: float | None = None) -> bool:
     return value >= limit - EXACT * (limit if scale is None else max(limit, scale))
 
 
-def _mean(counts: Sequence[int], edges: Sequence[float]) -> float:
-    """By the middles of the bins; a confidence lies between 0 and 1."""
+def _mean(counts: Sequence[int], edges: Sequence[float]) -> tuple[float, float]:
+    """By the middles of the bins, and how far the true one may be from it; a confidence lies between 0 and 1."""
     bounds = [0.0, *(min(max(edge, 0.0), 1.0) for edge in edges), 1.0]
     middles = [(a + b) / 2 for a, b in pairwise(bounds)]
-    return sum(count * middle for count, middle in zip(counts, middles, strict=True)) / sum(counts)
+    total = sum(counts)
+    mean = sum(count * middle for count, middle in zip(counts, middles, strict=True)) / total
+    variance = (
+        sum(count * (middle - mean) ** 2 for count, middle in zip(counts, middles, strict=True)) / total
+    )
+    return mean, SURE * math.sqrt(variance / total)

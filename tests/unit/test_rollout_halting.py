@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from edgewire.signals import CONFIDENCE, default_edges, latency_bin
@@ -92,6 +94,38 @@ def test_answers_without_a_confidence_are_not_judged_by_it():
     assert fault(GOOD, Figures(100, 0, 0.01, None, 0)) is None
 
 
+def few(slow: int, of: int = 30) -> Figures:
+    """6 ms, but `slow` of them 24 ms."""
+    return figures_of(Evidence(of, 0, {latency_bin(0.006): of - slow, latency_bin(0.024): slow}), ())
+
+
+def test_a_few_slow_answers_of_few_are_chance_and_the_same_share_of_many_is_not():
+    """Of 30 answers 2 are over the p95: nothing says that the next ones are slow as well."""
+    usual = few(0, 300)
+    assert few(2).p95_s == pytest.approx(0.024, rel=0.06)
+    assert fault(few(2), usual) is None
+    assert fault(few(20, 300), usual) is None
+    assert fault(few(27, 300), usual)
+    assert fault(few(5), usual)
+    # The old version's own p95 is as uncertain.
+    assert fault(few(30), few(2)) is None
+
+
+def rated(low: int, of: int, edges: Sequence[float]) -> Figures:
+    """Confidence 0.975, but `low` of them 0.025."""
+    counts = (low, *(0 for _ in edges[1:]), of - low)
+    return figures_of(Evidence(of, 0, {}, {CONFIDENCE: counts}), edges)
+
+
+def test_a_drop_of_confidence_that_few_answers_show_is_chance():
+    edges = default_edges(CONFIDENCE)
+    usual = rated(100, 1000, edges)
+    assert usual.confidence == pytest.approx(0.88)
+    assert fault(rated(5, 20, edges), usual) is None
+    assert fault(rated(10, 20, edges), usual)
+    assert fault(rated(250, 1000, edges), usual)
+
+
 def test_figures_are_what_the_bins_say():
     edges = default_edges(CONFIDENCE)
     counts = [0] * 20
@@ -102,6 +136,8 @@ def test_figures_are_what_the_bins_say():
     assert (seen.answered, seen.failed, seen.rated) == (40, 2, 40)
     assert seen.confidence == pytest.approx((30 * 0.975 + 10 * 0.475) / 40)
     assert seen.p95_s == pytest.approx(0.1, rel=0.06)
+    assert seen.p95_range_s == (pytest.approx(0.1, rel=0.06), pytest.approx(0.4, rel=0.06))
+    assert seen.confidence_off == pytest.approx(1.96 * 0.2165 / 40**0.5, rel=0.001)
 
 
 def test_bins_of_another_number_say_nothing_of_the_confidence():
