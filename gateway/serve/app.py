@@ -10,6 +10,7 @@ import random
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -70,10 +71,10 @@ def running(
     address = os.environ.get("RAY_ADDRESS")
     if address is None:
         _refuse_taken(settings.listen)
-    settings = replace(settings, listen=_resolved(settings.listen))
     for name in ("ray", "ray.serve"):
         logging.getLogger(name).setLevel(logging.ERROR)
     with contextlib.ExitStack() as stack:
+        settings = replace(settings, listen=_resolved(settings.listen, stack))
         if settings.listen.edge is not None:
             settings = replace(settings, inside=stack.enter_context(_private_folder()) / HUB_SOCKET)
         try:
@@ -221,9 +222,10 @@ def _remove_left(folder: Path) -> None:
             os.close(held)
 
 
-def _resolved(listen: Listen) -> Listen:
-    """Port 0 becomes a free port now, so that a replica that is replaced comes back where it was."""
-    ports = {name: address if address.port else _free(address) for name, address in _given(listen)}
+def _resolved(listen: Listen, claims: contextlib.ExitStack) -> Listen:
+    """Port 0 becomes a free port now, so that a replica that is replaced comes back where it was. No other
+    gateway takes it before `claims` is closed."""
+    ports = {name: address if address.port else _free(address, claims) for name, address in _given(listen)}
     return replace(listen, **ports)
 
 
@@ -245,7 +247,7 @@ def _given(listen: Listen) -> list[tuple[str, Address]]:
     return [(name, address) for name, address in named if address is not None]
 
 
-def _free(address: Address) -> Address:
+def _free(address: Address, claims: contextlib.ExitStack) -> Address:
     """A free port that no outgoing connection gets by chance, so that it is still free when the replica
     binds it, and again when that is replaced."""
     for port in (*random.sample(FREE_PORTS, 20), 0):
@@ -253,5 +255,16 @@ def _free(address: Address) -> Address:
             contextlib.suppress(OSError),
             socket.create_server((address.host, port), family=address.family) as probe,
         ):
-            return Address(address.host, probe.getsockname()[1])
+            found = probe.getsockname()[1]
+            _claim(found, claims)
+            return Address(address.host, found)
     raise StartError(f"there is no free port on {address.host}")
+
+
+def _claim(port: int, claims: contextlib.ExitStack) -> None:
+    """Tell other gateways on this machine that the port is taken, though nobody listens there yet. Raises
+    OSError for one that is. The name is nowhere on disk, and is free when the process ends; only Linux has
+    such names."""
+    if sys.platform == "linux":
+        claim = claims.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        claim.bind(f"\0tidegate-port-{port}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -114,3 +116,16 @@ def test_what_a_killed_gateway_left_is_removed_and_nothing_else(
                 names = {folder.name for folder in root.iterdir()}
                 assert names == {living.name, second.name, "tidegate-new", "other"}
         assert {folder.name for folder in root.iterdir()} == {"tidegate-new", "other"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has names to claim a port by")
+def test_two_gateways_that_start_at_once_get_ports_of_their_own(monkeypatch: pytest.MonkeyPatch):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    monkeypatch.setattr(app, "FREE_PORTS", [port] * 20)
+    anywhere = Address("127.0.0.1", 0)
+    with contextlib.ExitStack() as later:
+        with contextlib.ExitStack() as first:
+            assert app._free(anywhere, first).port == port
+            assert app._free(anywhere, later).port != port
+        assert app._free(anywhere, later).port == port
