@@ -16,6 +16,7 @@ from gateway.core.errors import Refusal, TidegateError
 from gateway.frontends.handlers import Handlers, unexpected
 from gateway.frontends.http_body import HttpBody, Receive, next_part
 from gateway.frontends.http_protocol import ARRIVAL, LINGER_S, Arrival
+from oip.content_coding import coded_answer
 from oip.errors import OipError, http_error
 from oip.http_routes import find_route
 from oip.reasons import Reason
@@ -116,7 +117,7 @@ class HttpApp:
 
     async def _handle(self, call: Call, body: HttpBody) -> Reply | None:
         """Runs the handler until it is done or the caller is gone, which cancels it."""
-        handler = asyncio.create_task(self._handlers.handle(call))
+        handler = asyncio.create_task(self._answer(call))
         watch = asyncio.create_task(body.caller_left())
         self._running.add(handler)
         handler.add_done_callback(self._running.discard)
@@ -133,6 +134,13 @@ class HttpApp:
         if handler.cancelled():
             return Reply(error=Refusal(Reason.DRAINING, "this gateway shut down before the answer came"))
         return handler.result()
+
+    async def _answer(self, call: Call) -> Reply:
+        """The handler's answer in the content coding that its caller wants."""
+        reply = await self._handlers.handle(call)
+        if reply.error is not None:
+            return reply
+        return Reply(*await coded_answer(call.metadata, reply.metadata, reply.body, asyncio.to_thread))
 
     async def _send(self, send: Send, receive: Receive, arrival: Arrival, reply: Reply) -> None:
         status = 200
