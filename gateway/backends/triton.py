@@ -17,6 +17,7 @@ from gateway.core.config import EndpointConfig
 from gateway.core.errors import AttemptError
 from gateway.core.ports import Health, Permit, Surroundings
 from gateway.core.release import Release
+from oip.codec import load_request, unload_request
 
 _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/.*)?")
 
@@ -84,6 +85,16 @@ class TritonEndpoint:
 
     async def statistics(self, model: str, version: str, timeout_s: float) -> bytes:
         return await self._channel.ask("ModelStatistics", model, version, timeout_s)
+
+    async def load(self, model: str, config: str, timeout_s: float) -> None:
+        async with self._moves:
+            await self._channel.call("RepositoryModelLoad", load_request(model, config), (), timeout_s)
+
+    async def unload(self, model: str, dependents: bool, timeout_s: float) -> None:
+        async with self._moves:
+            await self._channel.call(
+                "RepositoryModelUnload", unload_request(model, dependents), (), timeout_s
+            )
 
     async def follow(self, model: str, release: Release, content: bytes, golden: bytes | None) -> str:
         if self._repository is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from gateway.core.call import Binding, Call, Reply
@@ -10,8 +10,10 @@ from gateway.core.errors import Refusal
 from gateway.core.ports import InferCodec
 from gateway.frontends.codec_pool import CodecPool
 from oip import codec
-from oip.http_request import joined_headers
+from oip.http_request import is_raw, joined_headers
 from oip.reasons import Reason
+from oip.repository import flag, request_members, request_parameters
+from oip.signature import Signature
 
 _JSON = (("content-type", "application/json"),)
 
@@ -49,11 +51,27 @@ class BindingCodec(Protocol):
         """From a serialized ModelConfigResponse. Raises OipError."""
         ...
 
+    def model_statistics(self, message: bytes) -> Reply:
+        """From a serialized ModelStatisticsResponse. Raises OipError."""
+        ...
+
+    async def index(self, call: Call) -> bool:
+        """Whether a call for the repository's index asks for what is ready alone. Raises OipError."""
+        ...
+
+    def repository_index(self, message: bytes) -> Reply:
+        """From a serialized RepositoryIndexResponse. Raises OipError."""
+        ...
+
+    async def load(self, call: Call) -> tuple[str, Mapping[str, object]]:
+        """The model that a load or unload is about, and its parameters. Raises OipError."""
+        ...
+
 
 class IdentityInferCodec:
     """gRPC's: the bytes go through as they are."""
 
-    async def decode(self, body: bytes) -> bytes:
+    async def decode(self, body: bytes, takes: Callable[[], Awaitable[Signature]]) -> bytes:
         return body
 
     async def encode(self, response: bytes) -> tuple[bytes, Sequence[tuple[str, str]]]:
@@ -93,6 +111,18 @@ class GrpcCodec:
     def model_config(self, message: bytes) -> Reply:
         return Reply(body=message)
 
+    def model_statistics(self, message: bytes) -> Reply:
+        return Reply(body=message)
+
+    async def index(self, call: Call) -> bool:
+        return codec.index_request(await call.body.read())
+
+    def repository_index(self, message: bytes) -> Reply:
+        return Reply(body=message)
+
+    async def load(self, call: Call) -> tuple[str, Mapping[str, object]]:
+        return codec.named_load(f"{call.method}Request", await call.body.read())
+
 
 class HttpInferCodec:
     """JSON, with or without binary tensor data, for one inference of one model.
@@ -109,7 +139,10 @@ class HttpInferCodec:
         self._headers = joined_headers(call.metadata)
         self._context: codec.HttpInferContext | None = None
 
-    async def decode(self, body: bytes) -> bytes:
+    async def decode(self, body: bytes, takes: Callable[[], Awaitable[Signature]]) -> bytes:
+        if is_raw(self._headers):
+            message, self._context = codec.decode_raw(self._model, self._version, body, await takes())
+            return message
         given = (self._model, self._version, self._headers, body, self._max_tensor_bytes)
         if codec.decodes_fast(self._headers, body):
             message, self._context = codec.decode_infer(*given)
@@ -158,6 +191,18 @@ class HttpCodec:
 
     def model_config(self, message: bytes) -> Reply:
         return Reply(metadata=_JSON, body=codec.config_to_json(message))
+
+    def model_statistics(self, message: bytes) -> Reply:
+        return Reply(metadata=_JSON, body=codec.statistics_to_json(message))
+
+    async def index(self, call: Call) -> bool:
+        return flag(request_members(await call.body.read()), "ready")
+
+    def repository_index(self, message: bytes) -> Reply:
+        return Reply(metadata=_JSON, body=codec.repository_index_to_json(message))
+
+    async def load(self, call: Call) -> tuple[str, Mapping[str, object]]:
+        return call.model or "", request_parameters(request_members(await call.body.read()))
 
     def _truth(self, holds: bool, otherwise: str) -> Reply:
         return Reply() if holds else Reply(error=Refusal(Reason.UNAVAILABLE, otherwise))

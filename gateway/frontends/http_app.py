@@ -112,6 +112,7 @@ class HttpApp:
             received=time.monotonic(),
             model=route.model,
             version=route.version,
+            client=(scope.get("client") or ("",))[0],
         )
         return await self._handle(call, body)
 

@@ -85,7 +85,7 @@ class Dispatcher:
     ) -> None:
         self._state = state
         self._endpoints = endpoints
-        self._look = look
+        self.look = look
         self._clock = clock
         self._observer = observer
         self._rng = Random()
@@ -137,7 +137,7 @@ class Dispatcher:
             cost = self._cost(key, len(body) if error.sent else 0, None)
             if error.reason is Reason.UNAVAILABLE:
                 self._state.gone(key.endpoint, permit.device)
-                self._look(key.endpoint)
+                self.look(key.endpoint)
             raise
         finally:
             ended = self._clock()

@@ -13,11 +13,14 @@ from gateway.core.request import Options
 from gateway.decide import compiled, unknown_model, version_refusal
 from gateway.decide.groups import reach
 from gateway.decide.tables import GROUP_PLACE, Model, Target, Wall
+from gateway.pipeline.signatures import ask_signature
 from gateway.pipeline.state import ReplicaState
 from gateway.policy.privacy import origin_of
-from oip.codec import rename_config, rename_metadata
+from oip.codec import rename_config, rename_metadata, versions_of
+from oip.errors import OipError
 from oip.names import shown
 from oip.reasons import Reason
+from oip.signature import Signature
 
 TIMEOUT_S = 2.0
 """How long one endpoint may take over a question."""
@@ -68,6 +71,48 @@ class Questions:
             name, version, options, lambda e, k: e.model_config(k.model, k.version, TIMEOUT_S)
         )
         return rename_config(answer, name)
+
+    async def signature(self, name: str, version: str, options: Options) -> Signature:
+        """What a model takes and gives, as far as one place says so. Raises TidegateError."""
+        model = self._model(name, version, options)
+        for target in self._serving(model, version, options):
+            known = self._state.snapshot.variants[target.key].signature
+            if known is not None and (not version or self._versions(target)):
+                return known
+            try:
+                endpoint = self._asked(target, model, options)
+            except AttemptError:
+                continue
+            asked = await ask_signature(endpoint, target.key.model, target.key.version or version)
+            if asked is not None:
+                return asked
+        raise _nobody(name)
+
+    async def versions(self, name: str, version: str, options: Options) -> tuple[str, ...]:
+        """The versions that answer now, as far as that can be told; `version` alone, where it is one of them.
+        Raises Refusal for an unknown model or version."""
+        model = self._model(name, version, options)
+        found: set[str] = set()
+        unknown = False
+        for target in self._serving(model, version, options):
+            told = self._told(target)
+            if not told:
+                try:
+                    endpoint = self._asked(target, model, options)
+                    told = versions_of(await endpoint.model_metadata(target.key.model, version, TIMEOUT_S))
+                except OipError as error:
+                    unknown = unknown or error.reason is Reason.UNKNOWN_MODEL
+            found.update(told)
+        if version and unknown and not found:
+            raise unknown_model(name, version)
+        return (version,) if version else tuple(found)
+
+    def _told(self, target: Target) -> tuple[str, ...]:
+        """The versions that a variant is known to answer with; () where only its endpoint knows."""
+        if target.place is not None or target.key.version:
+            return self._versions(target)
+        group = self._state.snapshot.groups[target.key.endpoint]
+        return tuple(version for name, version in group.ready if name == target.key.model and version)
 
     def _model(self, name: str, version: str, options: Options) -> Model:
         model = self._tables.models.get(name)
@@ -146,6 +191,8 @@ class Questions:
                 return await question(self._asked(target, model, options), key)
             except AttemptError as error:
                 failure = error
-        raise failure or Refusal(
-            Reason.NO_CANDIDATE, f"No endpoint is ready to answer for model {shown(name)}"
-        )
+        raise failure or _nobody(name)
+
+
+def _nobody(name: str) -> Refusal:
+    return Refusal(Reason.NO_CANDIDATE, f"No endpoint is ready to answer for model {shown(name)}")

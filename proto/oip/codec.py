@@ -1,6 +1,7 @@
 """Between HTTP's JSON and protobuf: the one module that knows tritonclient's stubs.
 
-`decode_infer` and `encode_infer` are one HTTP inference there and back. The rest answers what is not
+`decode_infer` (`decode_raw` for a body without JSON) and `encode_infer` are one HTTP inference there and
+back. The rest answers what is not
 an inference: metadata, configuration and statistics as JSON in the form of Triton's own HTTP
 server (snake_case, every number a number, enums by name, zeros and empty lists shown), and the
 serialized gRPC messages that frontends answer with, so that they need no stubs. `signature_of` reads a
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,12 +24,13 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from tritonclient.grpc import service_pb2
 
-from oip import tensors
+from oip import tensors, wording
 from oip.counters import NEVER, Counters, Duration
 from oip.errors import OipError
 from oip.http_request import HEADER_LENGTH, Parameter, json_length, parse_infer
 from oip.names import shown
 from oip.reasons import Reason
+from oip.repository import IndexEntry, refuse_repository
 from oip.scan import varint_bytes
 from oip.signature import Signature, TensorSpec
 
@@ -120,6 +123,35 @@ def decode_infer(
     for given in asked.inputs:
         parts += (_RAW_INPUT_TAG, varint_bytes(len(given.raw)), given.raw)
     return b"".join(parts), HttpInferContext(asked.id, default, outputs)
+
+
+def decode_raw(model: str, version: str, body: bytes, takes: Signature) -> tuple[bytes, HttpInferContext]:
+    """A raw binary request as a serialized ModelInferRequest: `body` is the data of the one input that
+    the model `takes`, of one row where it has a batch. Raises OipError MALFORMED, in Triton's words, where
+    that leaves datatype or shape open.
+    """
+    if len(takes.inputs) != 1:
+        raise wording.raw_inputs(model, len(takes.inputs))
+    (spec,) = takes.inputs
+    shape = [1, *spec.shape[1:]] if takes.max_batch else list(spec.shape)
+    variable = [at for at, dim in enumerate(shape) if dim < 0]
+    if len(variable) > 1 or spec.any_shape:
+        raise wording.raw_shape(spec.name)
+    size = tensors.SIZES.get(spec.datatype)
+    raw = body
+    if size is None:
+        if variable or math.prod(shape) != 1:
+            raise wording.raw_bytes(spec.name)
+        raw = tensors.pack_bytes([body])
+    elif variable:
+        row = math.prod(dim for dim in shape if dim >= 0) * size
+        shape[variable[0]] = len(body) // row if row else 0
+    if size is not None and math.prod(shape) * size != len(body):
+        raise wording.other_size(spec.name, model, math.prod(shape) * size, len(body))
+    request = _pb.ModelInferRequest(model_name=model, model_version=version)
+    request.inputs.add(name=spec.name, datatype=spec.datatype, shape=shape)
+    parts = (request.SerializeToString(), _RAW_INPUT_TAG, varint_bytes(len(raw)), raw)
+    return b"".join(parts), HttpInferContext("", True, {})
 
 
 def encode_infer(context: HttpInferContext, response: bytes) -> tuple[bytes, Headers]:
@@ -224,6 +256,11 @@ def signature_of(metadata: bytes, config: bytes | None) -> Signature:
     )
 
 
+def versions_of(metadata: bytes) -> tuple[str, ...]:
+    """Those that a serialized ModelMetadataResponse lists. Raises OipError."""
+    return tuple(_parse("ModelMetadataResponse", metadata).versions)
+
+
 def metadata_of(name: str, version: str, platform: str, signature: Signature) -> bytes:
     """A serialized ModelMetadataResponse; shapes are the signature's, the batch's dimension included."""
     message = _pb.ModelMetadataResponse(name=name, versions=[version] if version else [], platform=platform)
@@ -257,7 +294,7 @@ def config_of(name: str, platform: str, signature: Signature, batch_delay_us: in
 
 
 def statistics_of(name: str, version: str, counters: Counters) -> bytes:
-    """A serialized ModelStatisticsResponse of one model version."""
+    """A serialized ModelStatisticsResponse of one model version; several of them, joined, are one of all."""
     message = _pb.ModelStatisticsResponse()
     model = message.model_stats.add(
         name=name,
@@ -311,12 +348,67 @@ def named_model(request: bytes) -> tuple[str, str]:
     Takes ModelReadyRequest, ModelMetadataRequest, ModelConfigRequest and ModelStatisticsRequest,
     which share their fields. Raises OipError MALFORMED.
     """
-    message = _pb.ModelReadyRequest()
+    message = _asked("ModelReadyRequest", request)
+    return message.name, message.version
+
+
+def index_request(request: bytes) -> bool:
+    """Whether a serialized RepositoryIndexRequest asks for what is ready alone. Raises OipError MALFORMED."""
+    message = _asked("RepositoryIndexRequest", request)
+    refuse_repository(message.repository_name)
+    return message.ready
+
+
+def named_load(kind: str, request: bytes) -> tuple[str, dict[str, object]]:
+    """The model and the parameters in a serialized RepositoryModelLoadRequest or, as `kind` says,
+    RepositoryModelUnloadRequest. Raises OipError MALFORMED."""
+    message = _asked(kind, request)
+    refuse_repository(message.repository_name)
+    parameters: dict[str, object] = {}
+    for key, parameter in message.parameters.items():
+        choice = parameter.WhichOneof("parameter_choice")
+        parameters[key] = None if choice is None else getattr(parameter, choice)
+    return message.model_name, parameters
+
+
+def load_request(model: str, config: str) -> bytes:
+    """A serialized RepositoryModelLoadRequest; `config` "" for the repository's."""
+    message = _pb.RepositoryModelLoadRequest(model_name=model)
+    if config:
+        message.parameters["config"].string_param = config
+    return message.SerializeToString()
+
+
+def unload_request(model: str, dependents: bool) -> bytes:
+    """A serialized RepositoryModelUnloadRequest."""
+    message = _pb.RepositoryModelUnloadRequest(model_name=model)
+    if dependents:
+        message.parameters["unload_dependents"].bool_param = True
+    return message.SerializeToString()
+
+
+def repository_index(entries: Iterable[IndexEntry]) -> bytes:
+    """A serialized RepositoryIndexResponse."""
+    message = _pb.RepositoryIndexResponse()
+    for entry in entries:
+        message.models.add(**entry._asdict())
+    return message.SerializeToString()
+
+
+def repository_index_to_json(response: bytes) -> bytes:
+    """A serialized RepositoryIndexResponse as the body of POST /v2/repository/index. Raises OipError."""
+    models = _parse("RepositoryIndexResponse", response).models
+    return _dump([{key: value for key, value in _plain(model).items() if value} for model in models])
+
+
+def _asked(kind: str, request: bytes) -> Any:
+    """A caller's message. Raises OipError MALFORMED."""
+    message = getattr(_pb, kind)()
     try:
         message.ParseFromString(request)
     except DecodeError:
         raise OipError(Reason.MALFORMED, "The request is not well-formed protobuf.") from None
-    return message.name, message.version
+    return message
 
 
 def _spec(entry: Any, configured: Any, unsettled: bool) -> TensorSpec:

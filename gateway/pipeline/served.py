@@ -1,0 +1,83 @@
+"""What was served of each model, for its statistics: every request once, however many attempts it took.
+
+A request counts from when a place is chosen for it: it is answered or it fails, under the version that
+answered or that its caller asked for. What neither names counts under the highest version there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from oip.counters import Counters, Duration
+
+MOST_VERSIONS = 64
+"""Told apart of one model: endpoints may call their versions what they like."""
+
+
+class _Count:
+    __slots__ = ("fail", "fail_s", "last_ms", "rows", "success", "success_s")
+
+    def __init__(self) -> None:
+        self.success = self.fail = self.rows = self.last_ms = 0
+        self.success_s = self.fail_s = 0.0
+
+    def add(self, other: _Count) -> None:
+        self.success += other.success
+        self.success_s += other.success_s
+        self.fail += other.fail
+        self.fail_s += other.fail_s
+        self.rows += other.rows
+        self.last_ms = max(self.last_ms, other.last_ms)
+
+
+class Served:
+    """Counts of one gateway since it started."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, dict[str, _Count]] = {}
+
+    def answered(self, model: str, version: str, took_s: float, rows: int, wall_s: float) -> None:
+        """A request with so many rows was answered by `version` ("": it has none), at `wall_s` of the Unix
+        epoch."""
+        count = self._count(model, version)
+        count.success += 1
+        count.success_s += took_s
+        count.rows += rows
+        count.last_ms = round(wall_s * 1000)
+
+    def failed(self, model: str, version: str, took_s: float) -> None:
+        """A request for `version` ("": any) got an error, or its caller left."""
+        count = self._count(model, version)
+        count.fail += 1
+        count.fail_s += took_s
+
+    def counters(self, model: str, known: Iterable[str], version: str = "") -> dict[str, Counters]:
+        """By version, the lowest first: of those `known`, and of all that answered; of `version` alone
+        where that is given. Whatever is not known of a place's inside stays zero."""
+        counts = dict(self._counts.get(model, {}))
+        nameless = counts.pop("", None)
+        versions = sorted({*known, *counts} - {""}, key=lambda v: (len(v), v)) or [""]
+        found: dict[str, Counters] = {}
+        for each in versions:
+            total = _Count()
+            for part in (counts.get(each), nameless if each == versions[-1] else None):
+                if part is not None:
+                    total.add(part)
+            found[each] = _counters(total)
+        return {version: found.get(version, Counters())} if version else found
+
+    def _count(self, model: str, version: str) -> _Count:
+        versions = self._counts.setdefault(model, {})
+        if version not in versions and len(versions) >= MOST_VERSIONS:
+            version = ""
+        return versions.setdefault(version, _Count())
+
+
+def _counters(count: _Count) -> Counters:
+    return Counters(
+        inferences=count.rows,
+        executions=count.success,
+        last_inference_ms=count.last_ms,
+        success=Duration(count.success, round(count.success_s * 1e9)),
+        fail=Duration(count.fail, round(count.fail_s * 1e9)),
+    )
