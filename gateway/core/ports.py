@@ -53,6 +53,10 @@ class RemoteSpan:
     attributes: Mapping[str, str | int | float] = field(default_factory=dict[str, str | int | float])
 
 
+def _untimed(queued_s: float, computed_s: float) -> None:
+    """For an attempt that nobody counts."""
+
+
 def _untold(span: RemoteSpan) -> None:
     """For an attempt that nobody traces."""
 
@@ -64,7 +68,8 @@ class Permit:
     `allowed` is the set of places that the request may go to: whoever passes data on sends it along,
     and the receiver holds to it. `hops` are the gateways the request has passed, this one last.
     `place` is where this attempt goes; `device` is the one chosen of a group, "" elsewhere.
-    `idempotent` is the caller's word, None without one. `tell` takes what the place says of its work.
+    `idempotent` is the caller's word, None without one. `tell` takes what the place says of its work,
+    `times` how many seconds an answered request waited there and was computed.
     """
 
     allowed: AllowedSet
@@ -74,6 +79,7 @@ class Permit:
     idempotent: bool | None = None
     max_cost: float | None = None
     tell: Callable[[RemoteSpan], None] = _untold
+    times: Callable[[float, float], None] = _untimed
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,7 +269,7 @@ class Director:
             return
         model = flow.course.decision.model
         if answered:
-            self._served.answered(model, flow.version, took_s, flow.rows, time.time())
+            self._served.answered(model, flow.version, took_s, flow.rows, time.time(), *flow.course.inside_s)
         else:
             self._served.failed(model, flow.course.decision.version, took_s)
 

@@ -52,7 +52,8 @@ _HALTED = {
 @dataclass(slots=True)
 class Course:
     """One request on its way along its plan; `attempts` grows as it goes, and `place` is where the last
-    of them went.
+    of them went. `inside_s`: how long the answered request waited and was computed there, 0 where the place
+    does not say.
 
     `body` is the serialized ModelInferRequest that `view` was scanned from, `deadline` an instant
     of the monotonic clock.
@@ -66,6 +67,10 @@ class Course:
     telemetry: RequestTelemetry
     attempts: list[Attempt]
     place: Place | None = None
+    inside_s: tuple[float, float] = (0.0, 0.0)
+
+    def times(self, queued_s: float, computed_s: float) -> None:
+        self.inside_s = (queued_s, computed_s)
 
 
 class Dispatcher:
@@ -121,7 +126,7 @@ class Dispatcher:
         self._state.begun(key, given_s, started, permit.device)
         try:
             answer = await self._endpoints[key.endpoint].infer(
-                body, span.headers, given_s, replace(permit, tell=span.tell)
+                body, span.headers, given_s, replace(permit, tell=span.tell, times=course.times)
             )
             response = _named(answer, course.view.model_name, key.endpoint)
             outcome = Outcome.OK

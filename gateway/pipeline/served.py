@@ -15,17 +15,19 @@ MOST_VERSIONS = 64
 
 
 class _Count:
-    __slots__ = ("fail", "fail_s", "last_ms", "rows", "success", "success_s")
+    __slots__ = ("compute_s", "fail", "fail_s", "last_ms", "queue_s", "rows", "success", "success_s")
 
     def __init__(self) -> None:
         self.success = self.fail = self.rows = self.last_ms = 0
-        self.success_s = self.fail_s = 0.0
+        self.success_s = self.fail_s = self.queue_s = self.compute_s = 0.0
 
     def add(self, other: _Count) -> None:
         self.success += other.success
         self.success_s += other.success_s
         self.fail += other.fail
         self.fail_s += other.fail_s
+        self.queue_s += other.queue_s
+        self.compute_s += other.compute_s
         self.rows += other.rows
         self.last_ms = max(self.last_ms, other.last_ms)
 
@@ -36,12 +38,23 @@ class Served:
     def __init__(self) -> None:
         self._counts: dict[str, dict[str, _Count]] = {}
 
-    def answered(self, model: str, version: str, took_s: float, rows: int, wall_s: float) -> None:
+    def answered(
+        self,
+        model: str,
+        version: str,
+        took_s: float,
+        rows: int,
+        wall_s: float,
+        queued_s: float = 0.0,
+        computed_s: float = 0.0,
+    ) -> None:
         """A request with so many rows was answered by `version` ("": it has none), at `wall_s` of the Unix
-        epoch."""
+        epoch; of `took_s` it waited and was computed as long as the place says."""
         count = self._count(model, version)
         count.success += 1
         count.success_s += took_s
+        count.queue_s += queued_s
+        count.compute_s += computed_s
         count.rows += rows
         count.last_ms = round(wall_s * 1000)
 
@@ -53,7 +66,8 @@ class Served:
 
     def counters(self, model: str, known: Iterable[str], version: str = "") -> dict[str, Counters]:
         """By version, the lowest first: of those `known`, and of all that answered; of `version` alone
-        where that is given. Whatever is not known of a place's inside stays zero."""
+        where that is given. Every answer counts as one execution, queued and computed; of places that do not
+        say how long, that took no time."""
         counts = dict(self._counts.get(model, {}))
         nameless = counts.pop("", None)
         versions = sorted({*known, *counts} - {""}, key=lambda v: (len(v), v)) or [""]
@@ -80,4 +94,6 @@ def _counters(count: _Count) -> Counters:
         last_inference_ms=count.last_ms,
         success=Duration(count.success, round(count.success_s * 1e9)),
         fail=Duration(count.fail, round(count.fail_s * 1e9)),
+        queue=Duration(count.success, round(count.queue_s * 1e9)),
+        compute=Duration(count.success, round(count.compute_s * 1e9)),
     )

@@ -14,7 +14,7 @@ def test_a_model_that_served_nothing_has_an_entry_of_zeros():
 
 def test_requests_count_under_the_version_that_answered():
     served = Served()
-    served.answered("m", "1", 0.5, 4, 1000.0)
+    served.answered("m", "1", 0.5, 4, 1000.0, 0.125, 0.25)
     served.answered("m", "1", 0.25, 1, 1000.5)
     served.answered("m", "2", 1.0, 1, 1001.0)
     served.answered("other", "1", 1.0, 1, 1001.0)
@@ -25,6 +25,8 @@ def test_requests_count_under_the_version_that_answered():
         last_inference_ms=1_000_500,
         success=Duration(2, 750_000_000),
         fail=Duration(1, 2_000_000_000),
+        queue=Duration(2, 125_000_000),
+        compute=Duration(2, 250_000_000),
     )
     found = served.counters("m", ("1",))
     assert list(found) == ["1", "2"]
