@@ -109,7 +109,16 @@ class Repository:
         failed = [(at, error) for (at, _), error in zip(servers, outcomes, strict=True) if error is not None]
         if not failed:
             return
-        faults = "; ".join(f"on {at}: {error.message.rstrip('.')}" for at, error in failed)
+        faults = "; ".join(f"on {at}: {_clause(error)}" for at, error in failed)
         well = ", ".join(at for (at, _), error in zip(servers, outcomes, strict=True) if error is None)
         others = f"; it was {done} on {well}" if well else ""
-        raise Refusal(failed[0][1].reason, f"Model {shown(name)} was not {done} {faults}{others}.")
+        raise Refusal(_reason(failed[0][1]), f"Model {shown(name)} was not {done} {faults}{others}.")
+
+
+def _clause(error: AttemptError) -> str:
+    return " ".join(error.message.split()).rstrip(".; ")
+
+
+def _reason(error: AttemptError) -> Reason:
+    """Triton calls a failure of its own what is wrong with a model or with the configuration given for it."""
+    return Reason.CONFLICT if error.reason is Reason.ENDPOINT_FAILED else error.reason

@@ -67,7 +67,19 @@ def load_config(parameters: Mapping[str, object]) -> str:
             raise OipError(
                 Reason.MALFORMED, "Parameter 'config' must be a string: the model configuration as JSON."
             )
-    return cast(str, parameters.get("config") or "")
+    config = cast(str, parameters.get("config") or "")
+    if config:
+        _check_config(config)
+    return config
+
+
+def _check_config(config: str) -> None:
+    try:
+        document = loads(config.encode("utf-8"))
+    except (OipError, UnicodeEncodeError):
+        document = None
+    if not isinstance(document, dict):
+        raise OipError(Reason.MALFORMED, "Parameter 'config' is not a JSON object in a string.")
 
 
 def unload_dependents(parameters: Mapping[str, object]) -> bool:

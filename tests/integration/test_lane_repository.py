@@ -110,6 +110,8 @@ async def test_only_operators_are_served_over_grpc(lanes: Lanes, method: str):
 WRONG = {
     "a file": ({"file:1/../../x": "aGk="}, 501, grpc.StatusCode.UNIMPLEMENTED, "would bring a file"),
     "no parameter": ({"bogus": "1"}, 400, grpc.StatusCode.INVALID_ARGUMENT, "is not one of a load"),
+    "no JSON": ({"config": "{"}, 400, grpc.StatusCode.INVALID_ARGUMENT, "is not a JSON object"),
+    "no object": ({"config": "[]"}, 400, grpc.StatusCode.INVALID_ARGUMENT, "is not a JSON object"),
     "no text": ({"config": 5}, 400, grpc.StatusCode.INVALID_ARGUMENT, "must be a string"),
 }
 

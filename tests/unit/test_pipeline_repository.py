@@ -63,6 +63,14 @@ async def test_what_some_servers_did_and_others_not_is_told():
     assert caught.value.message == "Model 'digits' was not unloaded on cloud: it failed; on far: it failed."
 
 
+async def test_what_is_wrong_with_a_model_is_no_failure_of_the_gateway():
+    b, loading = await with_loading("cloud")
+    loading["cloud"].error = failure(Reason.ENDPOINT_FAILED)
+    with pytest.raises(Refusal) as caught:
+        await b.director.load_model("digits", "")
+    assert caught.value.reason is Reason.CONFLICT
+
+
 async def test_a_model_that_is_on_no_triton_is_not_loaded():
     b = await bench()
     for act in (b.director.load_model("digits", ""), b.director.unload_model("digits", False)):
