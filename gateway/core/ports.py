@@ -252,6 +252,15 @@ class Service(Protocol):
         """Every model's versions; with `ready` those alone that can answer now."""
         ...
 
+    def trace_settings(self, changes: Mapping[str, Sequence[str] | None]) -> Mapping[str, Sequence[str]]:
+        """The gateway's trace settings after `changes`, all of them. Raises OipError, and nothing changes
+        then."""
+        ...
+
+    def log_settings(self, changes: Mapping[str, object]) -> Mapping[str, bool | int | str]:
+        """The like for its log."""
+        ...
+
     async def load_model(self, model: str, config: str) -> None:
         """On every Triton server that has the model, with `config` (JSON, "" for none) in place of theirs.
         Raises Refusal, also when some of them did."""

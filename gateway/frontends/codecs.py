@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from oip import codec
 from oip.http_request import is_raw, joined_headers
 from oip.reasons import Reason
 from oip.repository import flag, request_members, request_parameters
+from oip.settings import json_trace, json_trace_changes
 from oip.signature import Signature
 
 _JSON = (("content-type", "application/json"),)
@@ -66,6 +68,19 @@ class BindingCodec(Protocol):
     async def load(self, call: Call) -> tuple[str, Mapping[str, object]]:
         """The model that a load or unload is about, and its parameters. Raises OipError."""
         ...
+
+    async def trace_changes(self, call: Call) -> tuple[str, Mapping[str, Sequence[str] | None]]:
+        """The model ("" for none) and the changes of a call for trace settings; none to ask for them.
+        Raises OipError."""
+        ...
+
+    def trace_settings(self, told: Mapping[str, Sequence[str]]) -> Reply: ...
+
+    async def log_changes(self, call: Call) -> Mapping[str, object]:
+        """The like for a call for log settings."""
+        ...
+
+    def log_settings(self, told: Mapping[str, bool | int | str]) -> Reply: ...
 
 
 class IdentityInferCodec:
@@ -122,6 +137,18 @@ class GrpcCodec:
 
     async def load(self, call: Call) -> tuple[str, Mapping[str, object]]:
         return codec.named_load(f"{call.method}Request", await call.body.read())
+
+    async def trace_changes(self, call: Call) -> tuple[str, Mapping[str, Sequence[str] | None]]:
+        return codec.trace_changes(await call.body.read())
+
+    def trace_settings(self, told: Mapping[str, Sequence[str]]) -> Reply:
+        return Reply(body=codec.trace_settings(told))
+
+    async def log_changes(self, call: Call) -> Mapping[str, object]:
+        return codec.log_changes(await call.body.read())
+
+    def log_settings(self, told: Mapping[str, bool | int | str]) -> Reply:
+        return Reply(body=codec.log_settings(told))
 
 
 class HttpInferCodec:
@@ -203,6 +230,18 @@ class HttpCodec:
 
     async def load(self, call: Call) -> tuple[str, Mapping[str, object]]:
         return call.model or "", request_parameters(request_members(await call.body.read()))
+
+    async def trace_changes(self, call: Call) -> tuple[str, Mapping[str, Sequence[str] | None]]:
+        return call.model or "", json_trace_changes(request_members(await call.body.read()))
+
+    def trace_settings(self, told: Mapping[str, Sequence[str]]) -> Reply:
+        return Reply(metadata=_JSON, body=json.dumps(json_trace(told)).encode())
+
+    async def log_changes(self, call: Call) -> Mapping[str, object]:
+        return request_members(await call.body.read())
+
+    def log_settings(self, told: Mapping[str, bool | int | str]) -> Reply:
+        return Reply(metadata=_JSON, body=json.dumps(told).encode())
 
     def _truth(self, holds: bool, otherwise: str) -> Reply:
         return Reply() if holds else Reply(error=Refusal(Reason.UNAVAILABLE, otherwise))

@@ -21,7 +21,14 @@ from oip.repository import load_config, unload_dependents
 
 logger = logging.getLogger(__name__)
 
-EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "statistics")
+EXTENSIONS = (
+    "binary_tensor_data",
+    "logging",
+    "model_configuration",
+    "model_repository",
+    "statistics",
+    "trace",
+)
 """The protocol's extensions that this version serves; server metadata lists nothing else."""
 _INFER = "ModelInfer"
 ANSWER_TIMEOUT_S = 10.0
@@ -58,6 +65,8 @@ class Handlers:
             "RepositoryIndex": self._repository_index,
             "RepositoryModelLoad": self._load,
             "RepositoryModelUnload": self._unload,
+            "TraceSetting": self._trace_setting,
+            "LogSettings": self._log_settings,
         }
 
     @property
@@ -138,6 +147,22 @@ class Handlers:
         model, parameters = await codec.load(call)
         await self.service.unload_model(model, unload_dependents(parameters))
         return Reply()
+
+    async def _trace_setting(self, call: Call, codec: BindingCodec, options: Options) -> Reply:
+        model, changes = await codec.trace_changes(call)
+        if model:
+            raise Refusal(
+                Reason.NOT_SERVED, "trace settings are the gateway's, not a model's: ask for them without one"
+            )
+        if changes:
+            refuse_stranger(call.client, call.metadata)
+        return codec.trace_settings(self.service.trace_settings(changes))
+
+    async def _log_settings(self, call: Call, codec: BindingCodec, options: Options) -> Reply:
+        changes = await codec.log_changes(call)
+        if changes:
+            refuse_stranger(call.client, call.metadata)
+        return codec.log_settings(self.service.log_settings(changes))
 
     async def _question(self, call: Call, codec: BindingCodec, options: Options) -> tuple[str, str, Options]:
         """What a call asks about: model, version and under which options. These are heeded before the

@@ -102,8 +102,8 @@ class HttpApp:
         if self._draining and route.method != "ServerLive":
             raise Refusal(Reason.DRAINING, "this gateway is shutting down: ask another or try again later")
         body = HttpBody(receive, headers, max_bytes=self._max_body_bytes, idle_s=self._body_timeout_s)
-        if route.method != "ModelInfer" and arrival.complete:
-            body.skip()
+        if verb != "POST":
+            body.skip(arrived=arrival.complete)
         call = Call(
             binding=Binding.HTTP,
             method=route.method,

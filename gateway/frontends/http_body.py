@@ -26,6 +26,7 @@ class HttpBody:
         self._headers = headers
         self._max_bytes = max_bytes
         self._idle_s = idle_s
+        self._skipped = False
         self._taken = asyncio.Event()
 
     async def read(self, share: BodyShare | None = None) -> bytes:
@@ -36,6 +37,8 @@ class HttpBody:
         A declared length must fit in `share`'s budget but is not held there before it has arrived:
         otherwise callers that send nothing could fill it.
         """
+        if self._skipped:
+            return b""
         declared = self._check_headers()
         coding = body_coding(self._headers)
         inflater = None if coding is None else Inflater(coding, self._max_bytes)
@@ -68,9 +71,11 @@ class HttpBody:
         self._taken.set()
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def skip(self) -> None:
-        """Nobody will read the body, and all of it has arrived."""
-        self._taken.set()
+    def skip(self, *, arrived: bool) -> None:
+        """The body says nothing; `arrived`: all of it is here. `read` gives nothing from now on."""
+        self._skipped = True
+        if arrived:
+            self._taken.set()
 
     async def caller_left(self) -> None:
         """Returns when the connection ends after the body was read or skipped."""

@@ -247,6 +247,12 @@ class Director:
     async def repository_index(self, options: Options, *, ready: bool) -> Sequence[IndexEntry]:
         return await self._repository.index(options, ready=ready)
 
+    def trace_settings(self, changes: Mapping[str, Sequence[str] | None]) -> Mapping[str, Sequence[str]]:
+        return self._telemetry.settings.trace(changes)
+
+    def log_settings(self, changes: Mapping[str, object]) -> Mapping[str, bool | int | str]:
+        return self._telemetry.settings.log(changes)
+
     async def load_model(self, model: str, config: str) -> None:
         await self._repository.load(model, config)
 

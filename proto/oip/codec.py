@@ -401,6 +401,39 @@ def repository_index_to_json(response: bytes) -> bytes:
     return _dump([{key: value for key, value in _plain(model).items() if value} for model in models])
 
 
+def trace_changes(request: bytes) -> tuple[str, dict[str, Sequence[str] | None]]:
+    """The model ("" for none) and the changes in a serialized TraceSettingRequest; a setting without a value
+    is to be cleared. Raises OipError MALFORMED."""
+    message = _asked("TraceSettingRequest", request)
+    return message.model_name, {key: list(value.value) for key, value in message.settings.items()}
+
+
+def trace_settings(told: Mapping[str, Sequence[str]]) -> bytes:
+    """A serialized TraceSettingResponse."""
+    message = _pb.TraceSettingResponse()
+    for key, values in told.items():
+        message.settings[key].value.extend(values)
+    return message.SerializeToString()
+
+
+def log_changes(request: bytes) -> dict[str, object]:
+    """The changes in a serialized LogSettingsRequest. Raises OipError MALFORMED."""
+    changes: dict[str, object] = {}
+    for key, value in _asked("LogSettingsRequest", request).settings.items():
+        choice = value.WhichOneof("parameter_choice")
+        changes[key] = None if choice is None else getattr(value, choice)
+    return changes
+
+
+def log_settings(told: Mapping[str, bool | int | str]) -> bytes:
+    """A serialized LogSettingsResponse."""
+    message = _pb.LogSettingsResponse()
+    for key, value in told.items():
+        kind = "bool" if isinstance(value, bool) else "uint32" if isinstance(value, int) else "string"
+        setattr(message.settings[key], f"{kind}_param", value)
+    return message.SerializeToString()
+
+
 def _asked(kind: str, request: bytes) -> Any:
     """A caller's message. Raises OipError MALFORMED."""
     message = getattr(_pb, kind)()

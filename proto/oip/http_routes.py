@@ -15,6 +15,7 @@ from oip.reasons import Reason
 
 _GET = ("GET", "HEAD")
 _POST = ("POST",)
+_BOTH = (*_GET, *_POST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,8 @@ _SERVER: dict[tuple[str, ...], Route] = {
     ("v2", "health", "live"): Route("ServerLive", _GET),
     ("v2", "health", "ready"): Route("ServerReady", _GET),
     ("v2", "models", "stats"): Route("ModelStatistics", _GET),
-    ("v2", "trace", "setting"): Route("TraceSetting"),
-    ("v2", "logging"): Route("LogSettings"),
+    ("v2", "trace", "setting"): Route("TraceSetting", _BOTH),
+    ("v2", "logging"): Route("LogSettings", _BOTH),
     ("v2", "repository", "index"): Route("RepositoryIndex", _POST),
 }
 _MODEL: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
@@ -45,7 +46,7 @@ _MODEL: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
     ("stats",): ("ModelStatistics", _GET),
     ("generate",): ("generate", ()),
     ("generate_stream",): ("generate_stream", ()),
-    ("trace", "setting"): ("TraceSetting", ()),
+    ("trace", "setting"): ("TraceSetting", _BOTH),
 }
 _REPOSITORY = {"load": "RepositoryModelLoad", "unload": "RepositoryModelUnload"}
 _SHARED_MEMORY = {"systemsharedmemory": "SystemSharedMemory", "cudasharedmemory": "CudaSharedMemory"}

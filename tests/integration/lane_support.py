@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +19,8 @@ from gateway.frontends.codec_pool import CodecPool
 from gateway.frontends.codecs import binding_codecs
 from gateway.frontends.handlers import Handlers
 from gateway.pipeline.options import parse_options
+from gateway.telemetry.settings import Settings
+from gateway.telemetry.spans import Tracing
 from oip.errors import OipError
 from oip.reasons import Reason
 from oip.repository import READY, UNAVAILABLE, IndexEntry
@@ -44,6 +46,7 @@ class FakeService:
     release: asyncio.Event = field(default_factory=asyncio.Event)
     asked: list[tuple[str, str]] = field(default_factory=list)
     loads: list[tuple[str, str | bool]] = field(default_factory=list)
+    settings: Settings = field(default_factory=lambda: Settings(Tracing(None, 0.05), 0.05))
     failure: TidegateError | None = None
     undecided: asyncio.Event | None = None
     """While given and not set, an inference waits before it looks at its options or its body."""
@@ -98,6 +101,12 @@ class FakeService:
     async def unload_model(self, model: str, dependents: bool) -> None:
         self._known(model, "")
         self.loads.append((model, dependents))
+
+    def trace_settings(self, changes: Mapping[str, Sequence[str] | None]) -> Mapping[str, Sequence[str]]:
+        return self.settings.trace(changes)
+
+    def log_settings(self, changes: Mapping[str, object]) -> Mapping[str, bool | int | str]:
+        return self.settings.log(changes)
 
     async def infer(self, call: Call, codec: InferCodec) -> Reply:
         self.calls.append(call)

@@ -171,6 +171,22 @@ async def test_answers_say_who_gave_them(local: Local):
     assert metadata["tidegate-endpoint"] == "cam-7a"
 
 
+async def test_a_raw_request_is_the_data_of_the_one_input(local: Local):
+    body = np.float32([1, 2, 3, 4]).tobytes()
+    answer = await ask(
+        local.http, post("/v2/models/identity/infer", body, inference_header_content_length="0")
+    )
+    assert answer.status == 200
+    cut = int(answer.headers["inference-header-content-length"])
+    assert json.loads(answer.body[:cut])["outputs"][0]["shape"] == [1, 4]
+    assert answer.body[cut:] == body
+    refused = await ask(
+        local.http, post("/v2/models/identity/infer", body[:-1], inference_header_content_length="0")
+    )
+    assert refused.status == 400
+    assert "input byte size mismatch" in refused.error
+
+
 async def test_what_is_not_served_says_so(local: Local):
     for raw in (get("/v2/models/stats"), post("/v2/repository/index"), get("/v2/models/identity/generate")):
         answer = await ask(local.http, raw)

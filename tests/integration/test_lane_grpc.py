@@ -254,8 +254,6 @@ UNSERVED = [
     "CudaSharedMemoryStatus",
     "CudaSharedMemoryRegister",
     "CudaSharedMemoryUnregister",
-    "TraceSetting",
-    "LogSettings",
 ]
 
 

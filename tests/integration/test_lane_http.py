@@ -339,9 +339,6 @@ async def test_a_fault_is_logged_without_its_text(served: Served, caplog: pytest
         ("GET", "/v2/systemsharedmemory/status", "SystemSharedMemoryStatus"),
         ("POST", "/v2/systemsharedmemory/region/r/register", "SystemSharedMemoryRegister"),
         ("POST", "/v2/cudasharedmemory/unregister", "CudaSharedMemoryUnregister"),
-        ("GET", "/v2/trace/setting", "TraceSetting"),
-        ("POST", "/v2/models/m/trace/setting", "TraceSetting"),
-        ("POST", "/v2/logging", "LogSettings"),
     ],
 )
 async def test_what_is_not_served_is_501_by_name(served: Served, verb: str, path: str, rpc: str):

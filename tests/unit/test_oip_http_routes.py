@@ -28,7 +28,8 @@ POST = ("POST",)
         (b"/v2/repository/models/ns%2Fm/load", Route("RepositoryModelLoad", POST, "ns/m")),
         (b"/v2/repository/models/m/unload", Route("RepositoryModelUnload", POST, "m")),
         (b"/v2/cudasharedmemory/region/r/status", Route("CudaSharedMemoryStatus")),
-        (b"/v2/models/m/versions/1/trace/setting", Route("TraceSetting", (), "m", "1")),
+        (b"/v2/models/m/versions/1/trace/setting", Route("TraceSetting", (*GET, *POST), "m", "1")),
+        (b"/v2/logging", Route("LogSettings", (*GET, *POST))),
     ],
 )
 def test_paths_of_the_protocol(path, route):

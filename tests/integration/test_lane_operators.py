@@ -1,7 +1,10 @@
-"""The repository's calls over both bindings: what they say, and that they are for operators alone."""
+"""Calls about the repository and the gateway's settings over both bindings: what they say, and what of them
+is for operators alone."""
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,6 +17,7 @@ from tritonclient.grpc import service_pb2
 
 from gateway.frontends.grpc_lane import GrpcLane
 from gateway.frontends.http_lane import HttpLane
+from gateway.telemetry.settings import LOGGERS
 from tests.integration.lane_support import FakeService, handlers_of
 
 pb: Any = service_pb2
@@ -145,3 +149,85 @@ async def test_repositories_have_no_names(lanes: Lanes):
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await lanes.rpc("RepositoryIndex", pb.RepositoryIndexRequest(repository_name="r"))
     assert caught.value.details() == "'repository_name' specification is not supported"
+
+
+TRACE = {
+    "trace_level": ["TIMESTAMPS"],
+    "trace_rate": "20",
+    "trace_count": "-1",
+    "log_frequency": "0",
+    "trace_mode": "opentelemetry",
+}
+
+
+async def test_unmodified_clients_change_the_trace_settings(lanes: Lanes):
+    async with http_client.InferenceServerClient(f"127.0.0.1:{lanes.http}") as triton:
+        assert await triton.get_trace_settings() == TRACE
+        changed = {**TRACE, "trace_level": ["OFF"], "trace_rate": "7"}
+        assert (
+            await triton.update_trace_settings(settings={"trace_level": ["OFF"], "trace_rate": "7"})
+            == changed
+        )
+        assert await triton.update_trace_settings(settings={"trace_level": None}) == {
+            **TRACE,
+            "trace_rate": "7",
+        }
+    async with grpc_client.InferenceServerClient(f"127.0.0.1:{lanes.grpc}") as triton:
+        told = (await triton.get_trace_settings()).settings
+        assert {key: list(value.value) for key, value in told.items()} == {
+            key: [value] if isinstance(value, str) else value
+            for key, value in {**TRACE, "trace_rate": "7"}.items()
+        }
+        told = (await triton.update_trace_settings(settings={"trace_rate": None})).settings
+        assert list(told["trace_rate"].value) == ["20"]
+    assert (await lanes.client.get("/v2/trace/setting")).json() == TRACE
+
+
+async def test_unmodified_clients_change_the_log_settings(lanes: Lanes, monkeypatch: pytest.MonkeyPatch):
+    for name in LOGGERS:
+        monkeypatch.setattr(logging.getLogger(name), "level", logging.WARNING)
+    at_first = {
+        "log_file": "",
+        "log_info": False,
+        "log_warning": True,
+        "log_error": True,
+        "log_verbose_level": 0,
+        "log_format": "default",
+    }
+    async with http_client.InferenceServerClient(f"127.0.0.1:{lanes.http}") as triton:
+        assert await triton.get_log_settings() == at_first
+        assert await triton.update_log_settings({"log_info": True}) == {**at_first, "log_info": True}
+    assert logging.getLogger("gateway").level == logging.INFO
+    async with grpc_client.InferenceServerClient(f"127.0.0.1:{lanes.grpc}") as triton:
+        told = (await triton.update_log_settings({"log_verbose_level": 2})).settings
+        assert told["log_verbose_level"].uint32_param == 2
+        assert told["log_info"].bool_param
+        assert told["log_format"].string_param == "default"
+    assert logging.getLogger("gateway.frontends").getEffectiveLevel() == logging.DEBUG
+
+
+@pytest.mark.parametrize("path", ["/v2/trace/setting", "/v2/logging"])
+async def test_settings_are_read_by_all_and_written_by_operators(lanes: Lanes, path: str):
+    elsewhere = {"x-forwarded-for": "10.1.1.1"}
+    before = await lanes.client.get(path, headers=elsewhere)
+    assert before.status_code == 200
+    change = {"trace_rate": "3"} if "trace" in path else {"log_verbose_level": 3}
+    refused = await lanes.client.post(path, json=change, headers=elsewhere)
+    assert (refused.status_code, refused.json()["error"].startswith(FORWARDED)) == (403, True)
+    body = json.dumps(change).encode()
+    with_body = await lanes.client.request("GET", path, content=body)
+    assert with_body.json() == before.json(), "the body of a GET changes nothing"
+    wrong = await lanes.client.put(path, json=change)
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET, HEAD, POST")
+    for bad in (b"[]", b"{", b'{"bogus": 1}'):
+        assert (await lanes.client.post(path, content=bad)).status_code == 400
+    assert (await lanes.client.get(path)).json() == before.json()
+
+
+async def test_settings_of_a_model_are_not_served(lanes: Lanes):
+    for verb in ("GET", "POST"):
+        answer = await lanes.client.request(verb, "/v2/models/add_sub/trace/setting")
+        assert (answer.status_code, "not a model's" in answer.json()["error"]) == (501, True)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await lanes.rpc("TraceSetting", pb.TraceSettingRequest(model_name="add_sub"))
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
