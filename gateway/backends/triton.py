@@ -17,7 +17,7 @@ from gateway.core.config import EndpointConfig
 from gateway.core.errors import AttemptError
 from gateway.core.ports import Health, Permit, Surroundings
 from gateway.core.release import Release
-from oip.codec import load_request, unload_request
+from oip.codec_operators import load_request, unload_request
 
 _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/.*)?")
 

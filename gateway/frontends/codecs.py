@@ -10,10 +10,10 @@ from gateway.core.call import Binding, Call, Reply
 from gateway.core.errors import Refusal
 from gateway.core.ports import InferCodec
 from gateway.frontends.codec_pool import CodecPool
-from oip import codec
+from oip import codec, codec_operators
 from oip.http_request import is_raw, joined_headers
 from oip.reasons import Reason
-from oip.repository import flag, request_members, request_parameters
+from oip.repository import IndexEntry, flag, json_index, request_members, request_parameters
 from oip.settings import json_trace, json_trace_changes
 from oip.signature import Signature
 
@@ -61,9 +61,7 @@ class BindingCodec(Protocol):
         """Whether a call for the repository's index asks for what is ready alone. Raises OipError."""
         ...
 
-    def repository_index(self, message: bytes) -> Reply:
-        """From a serialized RepositoryIndexResponse. Raises OipError."""
-        ...
+    def repository_index(self, entries: Sequence[IndexEntry]) -> Reply: ...
 
     async def load(self, call: Call) -> tuple[str, Mapping[str, object]]:
         """The model that a load or unload is about, and its parameters. Raises OipError."""
@@ -130,25 +128,25 @@ class GrpcCodec:
         return Reply(body=message)
 
     async def index(self, call: Call) -> bool:
-        return codec.index_request(await call.body.read())
+        return codec_operators.index_request(await call.body.read())
 
-    def repository_index(self, message: bytes) -> Reply:
-        return Reply(body=message)
+    def repository_index(self, entries: Sequence[IndexEntry]) -> Reply:
+        return Reply(body=codec_operators.repository_index(entries))
 
     async def load(self, call: Call) -> tuple[str, Mapping[str, object]]:
-        return codec.named_load(f"{call.method}Request", await call.body.read())
+        return codec_operators.named_load(f"{call.method}Request", await call.body.read())
 
     async def trace_changes(self, call: Call) -> tuple[str, Mapping[str, Sequence[str] | None]]:
-        return codec.trace_changes(await call.body.read())
+        return codec_operators.trace_changes(await call.body.read())
 
     def trace_settings(self, told: Mapping[str, Sequence[str]]) -> Reply:
-        return Reply(body=codec.trace_settings(told))
+        return Reply(body=codec_operators.trace_settings(told))
 
     async def log_changes(self, call: Call) -> Mapping[str, object]:
-        return codec.log_changes(await call.body.read())
+        return codec_operators.log_changes(await call.body.read())
 
     def log_settings(self, told: Mapping[str, bool | int | str]) -> Reply:
-        return Reply(body=codec.log_settings(told))
+        return Reply(body=codec_operators.log_settings(told))
 
 
 class HttpInferCodec:
@@ -225,8 +223,8 @@ class HttpCodec:
     async def index(self, call: Call) -> bool:
         return flag(request_members(await call.body.read()), "ready")
 
-    def repository_index(self, message: bytes) -> Reply:
-        return Reply(metadata=_JSON, body=codec.repository_index_to_json(message))
+    def repository_index(self, entries: Sequence[IndexEntry]) -> Reply:
+        return Reply(metadata=_JSON, body=json.dumps(json_index(entries)).encode())
 
     async def load(self, call: Call) -> tuple[str, Mapping[str, object]]:
         return call.model or "", request_parameters(request_members(await call.body.read()))

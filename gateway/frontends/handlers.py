@@ -14,7 +14,7 @@ from gateway.core.request import Options
 from gateway.frontends.codecs import BindingCodec
 from gateway.frontends.operators import refuse_stranger
 from gateway.resilience.deadline import request_deadline
-from oip.codec import repository_index, server_metadata
+from oip.codec import server_metadata
 from oip.errors import OipError
 from oip.reasons import Reason
 from oip.repository import load_config, unload_dependents
@@ -136,7 +136,7 @@ class Handlers:
 
     async def _repository_index(self, call: Call, codec: BindingCodec, options: Options) -> Reply:
         entries = await self.service.repository_index(options, ready=await codec.index(call))
-        return codec.repository_index(repository_index(entries))
+        return codec.repository_index(entries)
 
     async def _load(self, call: Call, codec: BindingCodec, options: Options) -> Reply:
         model, parameters = await codec.load(call)

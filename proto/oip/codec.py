@@ -30,7 +30,6 @@ from oip.errors import OipError
 from oip.http_request import HEADER_LENGTH, Parameter, json_length, parse_infer
 from oip.names import shown
 from oip.reasons import Reason
-from oip.repository import IndexEntry, refuse_repository
 from oip.scan import varint_bytes
 from oip.signature import Signature, TensorSpec
 
@@ -348,97 +347,20 @@ def named_model(request: bytes) -> tuple[str, str]:
     Takes ModelReadyRequest, ModelMetadataRequest, ModelConfigRequest and ModelStatisticsRequest,
     which share their fields. Raises OipError MALFORMED.
     """
-    message = _asked("ModelReadyRequest", request)
+    message = callers_message("ModelReadyRequest", request)
     return message.name, message.version
 
 
-def index_request(request: bytes) -> bool:
-    """Whether a serialized RepositoryIndexRequest asks for what is ready alone. Raises OipError MALFORMED."""
-    message = _asked("RepositoryIndexRequest", request)
-    refuse_repository(message.repository_name)
-    return message.ready
+def new_message(kind: str) -> Any:
+    """An empty message of the service's, by its name."""
+    return getattr(_pb, kind)()
 
 
-def named_load(kind: str, request: bytes) -> tuple[str, dict[str, object]]:
-    """The model and the parameters in a serialized RepositoryModelLoadRequest or, as `kind` says,
-    RepositoryModelUnloadRequest. Raises OipError MALFORMED."""
-    message = _asked(kind, request)
-    refuse_repository(message.repository_name)
-    parameters: dict[str, object] = {}
-    for key, parameter in message.parameters.items():
-        choice = parameter.WhichOneof("parameter_choice")
-        parameters[key] = None if choice is None else getattr(parameter, choice)
-    return message.model_name, parameters
-
-
-def load_request(model: str, config: str) -> bytes:
-    """A serialized RepositoryModelLoadRequest; `config` "" for the repository's."""
-    message = _pb.RepositoryModelLoadRequest(model_name=model)
-    if config:
-        message.parameters["config"].string_param = config
-    return message.SerializeToString()
-
-
-def unload_request(model: str, dependents: bool) -> bytes:
-    """A serialized RepositoryModelUnloadRequest."""
-    message = _pb.RepositoryModelUnloadRequest(model_name=model)
-    if dependents:
-        message.parameters["unload_dependents"].bool_param = True
-    return message.SerializeToString()
-
-
-def repository_index(entries: Iterable[IndexEntry]) -> bytes:
-    """A serialized RepositoryIndexResponse."""
-    message = _pb.RepositoryIndexResponse()
-    for entry in entries:
-        message.models.add(**entry._asdict())
-    return message.SerializeToString()
-
-
-def repository_index_to_json(response: bytes) -> bytes:
-    """A serialized RepositoryIndexResponse as the body of POST /v2/repository/index. Raises OipError."""
-    models = _parse("RepositoryIndexResponse", response).models
-    return _dump([{key: value for key, value in _plain(model).items() if value} for model in models])
-
-
-def trace_changes(request: bytes) -> tuple[str, dict[str, Sequence[str] | None]]:
-    """The model ("" for none) and the changes in a serialized TraceSettingRequest; a setting without a value
-    is to be cleared. Raises OipError MALFORMED."""
-    message = _asked("TraceSettingRequest", request)
-    return message.model_name, {key: list(value.value) for key, value in message.settings.items()}
-
-
-def trace_settings(told: Mapping[str, Sequence[str]]) -> bytes:
-    """A serialized TraceSettingResponse."""
-    message = _pb.TraceSettingResponse()
-    for key, values in told.items():
-        message.settings[key].value.extend(values)
-    return message.SerializeToString()
-
-
-def log_changes(request: bytes) -> dict[str, object]:
-    """The changes in a serialized LogSettingsRequest. Raises OipError MALFORMED."""
-    changes: dict[str, object] = {}
-    for key, value in _asked("LogSettingsRequest", request).settings.items():
-        choice = value.WhichOneof("parameter_choice")
-        changes[key] = None if choice is None else getattr(value, choice)
-    return changes
-
-
-def log_settings(told: Mapping[str, bool | int | str]) -> bytes:
-    """A serialized LogSettingsResponse."""
-    message = _pb.LogSettingsResponse()
-    for key, value in told.items():
-        kind = "bool" if isinstance(value, bool) else "uint32" if isinstance(value, int) else "string"
-        setattr(message.settings[key], f"{kind}_param", value)
-    return message.SerializeToString()
-
-
-def _asked(kind: str, request: bytes) -> Any:
-    """A caller's message. Raises OipError MALFORMED."""
-    message = getattr(_pb, kind)()
+def callers_message(kind: str, data: bytes) -> Any:
+    """What a caller sent. Raises OipError MALFORMED."""
+    message = new_message(kind)
     try:
-        message.ParseFromString(request)
+        message.ParseFromString(data)
     except DecodeError:
         raise OipError(Reason.MALFORMED, "The request is not well-formed protobuf.") from None
     return message

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, cast
 
 from oip.errors import OipError
@@ -21,6 +21,11 @@ class IndexEntry(NamedTuple):
     version: str
     state: str
     reason: str = ""
+
+
+def json_index(entries: Iterable[IndexEntry]) -> list[dict[str, str]]:
+    """An index as JSON shows it: without what is not known."""
+    return [{key: value for key, value in entry._asdict().items() if value} for entry in entries]
 
 
 def request_members(body: bytes) -> Mapping[str, object]:
