@@ -261,11 +261,11 @@ class Service(Protocol):
         """The like for its log."""
         ...
 
-    async def load_model(self, model: str, config: str) -> None:
-        """On every Triton server that has the model, with `config` (JSON, "" for none) in place of theirs.
+    async def load_model(self, model: str, config: str, options: Options) -> None:
+        """On every Triton server that has the model and is in an allowed place, with `config` (JSON, "" for none) in place of theirs.
         Raises Refusal, also when some of them did."""
         ...
 
-    async def unload_model(self, model: str, dependents: bool) -> None:
+    async def unload_model(self, model: str, dependents: bool, options: Options) -> None:
         """The like for an unload."""
         ...

@@ -139,13 +139,15 @@ class Handlers:
         return codec.repository_index(entries)
 
     async def _load(self, call: Call, codec: BindingCodec, options: Options) -> Reply:
+        self.service.admit(options)
         model, parameters = await codec.load(call)
-        await self.service.load_model(model, load_config(parameters))
+        await self.service.load_model(model, load_config(parameters), options)
         return Reply()
 
     async def _unload(self, call: Call, codec: BindingCodec, options: Options) -> Reply:
+        self.service.admit(options)
         model, parameters = await codec.load(call)
-        await self.service.unload_model(model, unload_dependents(parameters))
+        await self.service.unload_model(model, unload_dependents(parameters), options)
         return Reply()
 
     async def _trace_setting(self, call: Call, codec: BindingCodec, options: Options) -> Reply:

@@ -253,11 +253,11 @@ class Director:
     def log_settings(self, changes: Mapping[str, object]) -> Mapping[str, bool | int | str]:
         return self._telemetry.settings.log(changes)
 
-    async def load_model(self, model: str, config: str) -> None:
-        await self._repository.load(model, config)
+    async def load_model(self, model: str, config: str, options: Options) -> None:
+        await self._repository.load(model, config, options)
 
-    async def unload_model(self, model: str, dependents: bool) -> None:
-        await self._repository.unload(model, dependents)
+    async def unload_model(self, model: str, dependents: bool, options: Options) -> None:
+        await self._repository.unload(model, dependents, options)
 
     async def drain(self, grace_s: float) -> None:
         """Take no new requests and wait, at most `grace_s`, for those that run."""

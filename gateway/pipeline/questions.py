@@ -40,12 +40,12 @@ class Questions:
 
     def any_ready(self) -> bool:
         """Whether some model can be answered somewhere."""
-        return any(self._serving(model, "", Options()) for model in self._tables.models.values())
+        return any(self.serving(model, "", Options()) for model in self._tables.models.values())
 
     async def model_ready(self, name: str, version: str, options: Options) -> bool:
         """Raises Refusal for an unknown model or a version that no variant can have."""
         model = self._model(name, version, options)
-        for target in self._serving(model, version, options):
+        for target in self.serving(model, version, options):
             if not version or self._versions(target) or target.place is None:
                 return True
             # Only the endpoint knows.
@@ -75,7 +75,7 @@ class Questions:
     async def signature(self, name: str, version: str, options: Options) -> Signature:
         """What a model takes and gives, as far as one place says so. Raises TidegateError."""
         model = self._model(name, version, options)
-        for target in self._serving(model, version, options):
+        for target in self.serving(model, version, options):
             known = self._state.snapshot.variants[target.key].signature
             if known is not None and (not version or self._versions(target)):
                 return known
@@ -94,7 +94,7 @@ class Questions:
         model = self._model(name, version, options)
         found: set[str] = set()
         unknown = False
-        for target in self._serving(model, version, options):
+        for target in self.serving(model, version, options):
             told = self._told(target)
             if not told:
                 try:
@@ -128,7 +128,7 @@ class Questions:
                 raise unknown_model(name, version)
         return model
 
-    def _serving(self, model: Model, version: str, options: Options) -> list[Target]:
+    def serving(self, model: Model, version: str, options: Options) -> list[Target]:
         """The variants that may be asked and can answer now."""
         wall = self._wall(model, options)
         if wall.gateway:
@@ -138,7 +138,7 @@ class Questions:
             target
             for target in model.targets
             if target.key.endpoint not in options.hops
-            and self._open(target, wall)
+            and not self._closed(target, wall)
             and self._has(target, version, wall)
             and snapshot.endpoints[target.key.endpoint].up
             and snapshot.variants[target.key].ready
@@ -163,9 +163,14 @@ class Questions:
         origin = origin_of(self._tables.gateway, options)
         return self._tables.wall(model.classes(options), origin, options.allowed)
 
-    def _open(self, target: Target, wall: Wall) -> bool:
+    def forbidden(self, target: Target, model: Model, options: Options) -> bool:
+        """Whether the classes that apply keep such questions from the variant's place, or from here."""
+        wall = self._wall(model, options)
+        return bool(wall.gateway or reach(self._state.snapshot, target, wall).refused_by)
+
+    def _closed(self, target: Target, wall: Wall) -> bool:
         found = reach(self._state.snapshot, target, wall)
-        return not found.refused_by and not found.away
+        return bool(found.refused_by or found.away)
 
     def _asked(self, target: Target, model: Model, options: Options) -> Endpoint:
         """The endpoint to put the question to. Raises AttemptError for one that must not have it."""
@@ -185,7 +190,7 @@ class Questions:
     ) -> bytes:
         failure: AttemptError | None = None
         model = self._model(name, version, options)
-        for target in self._serving(model, version, options):
+        for target in self.serving(model, version, options):
             key = target.key if target.key.version else target.key._replace(version=version)
             try:
                 return await question(self._asked(target, model, options), key)

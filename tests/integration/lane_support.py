@@ -94,11 +94,11 @@ class FakeService:
         up = IndexEntry("add_sub", "1", READY)
         return [up] if ready else [up, IndexEntry("gone", "", UNAVAILABLE, "gpu-east: cannot be reached")]
 
-    async def load_model(self, model: str, config: str) -> None:
+    async def load_model(self, model: str, config: str, options: Options) -> None:
         self._known(model, "")
         self.loads.append((model, config))
 
-    async def unload_model(self, model: str, dependents: bool) -> None:
+    async def unload_model(self, model: str, dependents: bool, options: Options) -> None:
         self._known(model, "")
         self.loads.append((model, dependents))
 

@@ -43,8 +43,8 @@ async def with_loading(*names: str) -> tuple[Bench, dict[str, Loading]]:
 
 async def test_a_load_reaches_every_server_under_its_own_name():
     b, loading = await with_loading("cloud", "far")
-    await b.director.load_model("digits", '{"max_batch_size": 4}')
-    await b.director.unload_model("digits", True)
+    await b.director.load_model("digits", '{"max_batch_size": 4}', NONE)
+    await b.director.unload_model("digits", True, NONE)
     assert loading["cloud"].told == [("digits-big", '{"max_batch_size": 4}'), ("digits-big", True)]
     assert loading["far"].told == [("digits", '{"max_batch_size": 4}'), ("digits", True)]
     assert sorted(b.looked) == ["cloud", "cloud", "far", "far"]
@@ -54,12 +54,12 @@ async def test_what_some_servers_did_and_others_not_is_told():
     b, loading = await with_loading("cloud", "far")
     loading["far"].error = failure(Reason.MALFORMED)
     with pytest.raises(Refusal) as caught:
-        await b.director.load_model("digits", "")
+        await b.director.load_model("digits", "", NONE)
     assert caught.value.reason is Reason.MALFORMED
     assert caught.value.message == "Model 'digits' was not loaded on far: it failed; it was loaded on cloud."
     loading["cloud"].error = failure(Reason.UNAVAILABLE)
     with pytest.raises(Refusal) as caught:
-        await b.director.unload_model("digits", False)
+        await b.director.unload_model("digits", False, NONE)
     assert caught.value.message == "Model 'digits' was not unloaded on cloud: it failed; on far: it failed."
 
 
@@ -67,20 +67,35 @@ async def test_what_is_wrong_with_a_model_is_no_failure_of_the_gateway():
     b, loading = await with_loading("cloud")
     loading["cloud"].error = failure(Reason.ENDPOINT_FAILED)
     with pytest.raises(Refusal) as caught:
-        await b.director.load_model("digits", "")
+        await b.director.load_model("digits", "", NONE)
     assert caught.value.reason is Reason.CONFLICT
 
 
 async def test_a_model_that_is_on_no_triton_is_not_loaded():
     b = await bench()
-    for act in (b.director.load_model("digits", ""), b.director.unload_model("digits", False)):
+    for act in (b.director.load_model("digits", "", NONE), b.director.unload_model("digits", False, NONE)):
         with pytest.raises(Refusal) as caught:
             await act
         assert caught.value.reason is Reason.NOT_SERVED
     with pytest.raises(Refusal) as caught:
-        await b.director.load_model("nobody", "")
+        await b.director.load_model("nobody", "", NONE)
     assert caught.value.reason is Reason.UNKNOWN_MODEL
     assert caught.value.message.startswith("Request for unknown model")
+
+
+async def test_a_load_stays_inside_the_privacy_wall():
+    b, loading = await with_loading("cloud", "far")
+    with pytest.raises(Refusal) as caught:
+        await b.director.load_model("digits", "", Options(privacy="eu"))
+    assert caught.value.reason is Reason.PRIVACY
+    assert caught.value.message == (
+        "Model 'digits' was not loaded on far: the classes that apply do not allow its place;"
+        " it was loaded on cloud."
+    )
+    assert (loading["cloud"].told, loading["far"].told) == ([("digits-big", "")], [])
+    own = [tuple(entry) for entry in await b.director.repository_index(Options(privacy="own"), ready=False)]
+    assert [entry[2] for entry in own] == ["UNAVAILABLE", "UNAVAILABLE"]
+    assert "cloud: the classes that apply do not allow its place" in own[0][3]
 
 
 async def index(b: Bench, *, ready: bool = False) -> list[tuple[str, ...]]:
