@@ -1,7 +1,8 @@
 """What was served of each model, for its statistics: every request once, however many attempts it took.
 
 A request counts from when a place is chosen for it: it is answered or it fails, under the version that
-answered or that its caller asked for. What neither names counts under the highest version there is.
+answered or that its caller asked for. What names no version that ever answered counts under the highest
+there is.
 """
 
 from __future__ import annotations
@@ -59,8 +60,10 @@ class Served:
         count.last_ms = round(wall_s * 1000)
 
     def failed(self, model: str, version: str, took_s: float) -> None:
-        """A request for `version` ("": any) got an error, or its caller left."""
-        count = self._count(model, version)
+        """A request for `version` ("": any) got an error, or its caller left. Callers may ask for what there
+        is not, so it counts under that version only once it has answered."""
+        known = version in self._counts.get(model, {})
+        count = self._count(model, version if known else "")
         count.fail += 1
         count.fail_s += took_s
 

@@ -42,9 +42,13 @@ def test_what_names_no_version_counts_under_the_highest():
     found = served.counters("m", ("9", "10"))
     assert list(found) == ["9", "10"]
     assert (found["9"].fail.times, found["10"].fail.times) == (0, 1)
-    served.failed("m", "10", 1.0)
-    assert served.counters("m", ("9",), "10")["10"].fail.times == 2
-    assert served.counters("m", ("9", "10"), "9")["9"].fail.times == 0
+    served.failed("m", "77", 1.0)
+    assert list(served.counters("m", ("9", "10"))) == ["9", "10"]
+    assert served.counters("m", ("9", "10"))["10"].fail.times == 2
+    served.answered("m", "9", 1.0, 1, 0.0)
+    served.failed("m", "9", 1.0)
+    assert served.counters("m", ("9", "10"), "9")["9"].fail.times == 1
+    assert served.counters("m", ("9", "10"), "10")["10"].fail.times == 2
 
 
 def test_versions_without_end_take_no_memory_without_end():
