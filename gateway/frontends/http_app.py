@@ -137,9 +137,10 @@ class HttpApp:
         return handler.result()
 
     async def _answer(self, call: Call) -> Reply:
-        """The handler's answer in the content coding that its caller wants."""
+        """The handler's answer, an inference's in the content coding that its caller wants. Others stay as
+        they are, as from Triton: tritonclient's aio client asks for gzip and inflates inferences alone."""
         reply = await self._handlers.handle(call)
-        if reply.error is not None:
+        if reply.error is not None or call.method != "ModelInfer":
             return reply
         return Reply(*await coded_answer(call.metadata, reply.metadata, reply.body, asyncio.to_thread))
 

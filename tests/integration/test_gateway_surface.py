@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
+import tritonclient.http.aio as aio_http
 
 from gateway.demo.triton import TritonServer
 from tests.support.gateway import Gateway, running_gateway
@@ -103,6 +104,18 @@ def test_both_ways_compressed(gateway: Gateway, coding: str):
         tensor.set_data_from_numpy(np.ones(count, np.float32))
         answered = client.infer("id_fp32", [tensor], compression_algorithm=coding)
     assert answered.as_numpy("OUTPUT0").tolist() == [1.0] * count
+
+
+async def test_the_aio_client_which_always_asks_for_gzip_reads_every_answer(gateway: Gateway):
+    given = triton_http.InferInput("INPUT0", [5000], "FP32")
+    given.set_data_from_numpy(np.ones(5000, np.float32))
+    async with aio_http.InferenceServerClient(gateway.http) as client:
+        everything = await client.get_inference_statistics()
+        assert len(json.dumps(everything)) > 1024
+        assert len(await client.get_model_repository_index()) == len(MODELS) + 2
+        assert (await client.get_model_config("simple"))["name"] == "simple"
+        result = await client.infer("id_fp32", [given])
+    assert result.as_numpy("OUTPUT0").tolist() == [1.0] * 5000
 
 
 def counted(gateway: Gateway, model: str) -> dict[str, Any]:
