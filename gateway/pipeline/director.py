@@ -31,7 +31,7 @@ from oip.errors import OipError
 from oip.held import BodyBudget, BodyShare
 from oip.reasons import Reason
 from oip.repository import IndexEntry
-from oip.scan import scan_request, scan_response
+from oip.scan import scan_request
 
 BUDGET_BODIES = 16
 """How many bodies of the largest size a replica holds at once; of smaller ones accordingly more."""
@@ -43,14 +43,13 @@ REASON_KEY = "tidegate-reason"
 
 @dataclass(slots=True)
 class _Flow:
-    """What is known of one request so far; grows from top to bottom. `version` is the one that answered."""
+    """What is known of one request so far; grows from top to bottom."""
 
     telemetry: RequestTelemetry
     decision: Decision | None = None
     attempts: list[Attempt] = field(default_factory=list[Attempt])
     course: Course | None = None
     rows: int = 1
-    version: str = ""
 
     def headers(self) -> list[tuple[str, str]]:
         """The answer headers, as far as there is something to say: no cost where one is not known.
@@ -185,7 +184,6 @@ class Director:
         flow.rows = await self._check(flow.decision, body, view.model_name, options)
         flow.course = Course(request, flow.decision, body, view, deadline, flow.telemetry, flow.attempts)
         response = await self._dispatcher.run(flow.course)
-        flow.version = scan_response(response).model_version
         answer, headers = await codec.encode(response)
         return answer, list(headers)
 
@@ -271,13 +269,14 @@ class Director:
             await self._signatures.close()
 
     def _count(self, flow: _Flow, *, answered: bool, took_s: float) -> None:
-        if flow.course is None:
+        course = flow.course
+        if course is None:
             return
-        model = flow.course.decision.model
+        model = course.decision.model
         if answered:
-            self._served.answered(model, flow.version, took_s, flow.rows, time.time(), *flow.course.inside_s)
+            self._served.answered(model, course.version, took_s, flow.rows, time.time(), *course.inside_s)
         else:
-            self._served.failed(model, flow.course.decision.version, took_s)
+            self._served.failed(model, course.decision.version, took_s)
 
     def _refused_early(self, call: Call, options: Options, refusal: Refusal) -> Decision:
         """The record of a request whose headers were enough to refuse it: no place was considered."""
