@@ -85,7 +85,8 @@ class FakeService:
         return pb.ModelConfigResponse(config=config).SerializeToString()
 
     async def statistics(self, model: str, version: str, options: Options) -> bytes:
-        self._known(model, version)
+        if model:
+            self._known(model, version)
         response = pb.ModelStatisticsResponse()
         response.model_stats.add(name=model, version=version or "1", inference_count=7)
         return response.SerializeToString()

@@ -255,6 +255,21 @@ async def test_head_has_the_headers_of_get_and_no_body(served: Served):
     assert without.header("content-length") == with_body.header("content-length")
 
 
+@pytest.mark.parametrize(
+    "path", ["/v2/models/stats", "/v2/models/add_sub/versions/1/stats", "/v2/trace/setting", "/v2/logging"]
+)
+async def test_head_and_wrong_verbs(served: Served, path: str):
+    connection = await served.connect()
+    await connection.send(head("HEAD", path) + head("GET", path) + head("DELETE", path))
+    without = await connection.answer(head_only=True)
+    whole = await connection.answer()
+    assert (without.status, whole.status) == (200, 200)
+    assert without.header("content-length") == str(len(whole.body))
+    wrong = await connection.answer()
+    assert wrong.status == 405
+    assert (wrong.header("allow") or "").startswith("GET, HEAD")
+
+
 async def test_readiness_follows_the_service(served: Served):
     assert (await served.get("/v2/health/ready")).body == b""
     served.service.is_ready = False

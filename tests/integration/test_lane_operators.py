@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import grpc
@@ -17,8 +17,8 @@ from tritonclient.grpc import service_pb2
 
 from gateway.frontends.grpc_lane import GrpcLane
 from gateway.frontends.http_lane import HttpLane
-from gateway.telemetry.settings import LOGGERS
 from tests.integration.lane_support import FakeService, handlers_of
+from tests.support.log_levels import at_warning
 
 pb: Any = service_pb2
 FORWARDED = "operator calls are served to loopback only while no operators are configured, and this one was"
@@ -183,9 +183,14 @@ async def test_unmodified_clients_change_the_trace_settings(lanes: Lanes):
     assert (await lanes.client.get("/v2/trace/setting")).json() == TRACE
 
 
-async def test_unmodified_clients_change_the_log_settings(lanes: Lanes, monkeypatch: pytest.MonkeyPatch):
-    for name in LOGGERS:
-        monkeypatch.setattr(logging.getLogger(name), "level", logging.WARNING)
+@pytest.fixture
+def levels() -> Iterator[None]:
+    with at_warning():
+        yield
+
+
+@pytest.mark.usefixtures("levels")
+async def test_unmodified_clients_change_the_log_settings(lanes: Lanes):
     at_first = {
         "log_file": "",
         "log_info": False,

@@ -8,9 +8,10 @@ from random import Random
 
 import pytest
 
-from gateway.telemetry.settings import LOGGERS, Settings
+from gateway.telemetry.settings import Settings
 from gateway.telemetry.spans import Tracing
 from oip.errors import OipError
+from tests.support.log_levels import at_warning
 
 
 def share(tracing: Tracing) -> float:
@@ -48,12 +49,8 @@ def test_a_gateway_that_traces_nothing_can_be_told_to():
 
 @pytest.fixture
 def levels() -> Iterator[None]:
-    before = {name: logging.getLogger(name).level for name in LOGGERS}
-    for name in LOGGERS:
-        logging.getLogger(name).setLevel(logging.WARNING)
-    yield
-    for name, level in before.items():
-        logging.getLogger(name).setLevel(level)
+    with at_warning():
+        yield
 
 
 @pytest.mark.usefixtures("levels")
