@@ -92,7 +92,7 @@ class Director:
         self._callers = Callers(config, state.device_of)
         self._questions = Questions(config, state, endpoints)
         self._signatures = Signatures(state, endpoints, time.monotonic)
-        self._repository = Repository(config, state, endpoints, self._questions, dispatcher.look)
+        self._repository = Repository(state, endpoints, self._questions, dispatcher.look)
         self._dispatcher = dispatcher
         self._records = records
         self._telemetry = telemetry
@@ -239,7 +239,7 @@ class Director:
             counted = self._served.counters(name, known, version)
             return b"".join(statistics_of(name, each, found) for each, found in counted.items())
 
-        names = [model] if model else [configured.name for configured in self._config.models]
+        names = [model] if model else [each.name for each in self._state.snapshot.config.models]
         return b"".join(await asyncio.gather(*map(of, names)))
 
     async def repository_index(self, options: Options, *, ready: bool) -> Sequence[IndexEntry]:

@@ -76,9 +76,9 @@ class Questions:
         """What a model takes and gives, as far as one place says so. Raises TidegateError."""
         model = self._model(name, version, options)
         for target in self.serving(model, version, options):
-            known = self._state.snapshot.variants[target.key].signature
-            if known is not None and (not version or self._versions(target)):
-                return known
+            state = self._state.snapshot.variants.get(target.key)
+            if state is not None and state.signature is not None and (not version or self._versions(target)):
+                return state.signature
             try:
                 endpoint = self._asked(target, model, options)
             except AttemptError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from gateway.core.config import Config
 from gateway.core.errors import AttemptError, Refusal, TidegateError
 from gateway.core.ports import Endpoint, Loader
 from gateway.core.request import Options
@@ -32,21 +31,23 @@ class Repository:
 
     def __init__(
         self,
-        config: Config,
         state: ReplicaState,
         endpoints: Mapping[str, Endpoint],
         questions: Questions,
         look: Callable[[str], None],
     ) -> None:
-        self._tables = compiled(config)
         self._state = state
         self._endpoints = endpoints
         self._questions = questions
         self._look = look
 
+    @property
+    def _models(self) -> Mapping[str, Model]:
+        return compiled(self._state.snapshot.config).models
+
     async def index(self, options: Options, *, ready: bool) -> Sequence[IndexEntry]:
         """Every model's versions; with `ready` those alone that can answer now."""
-        found = await asyncio.gather(*(self._entries(m, options) for m in self._tables.models.values()))
+        found = await asyncio.gather(*(self._entries(m, options) for m in self._models.values()))
         return [entry for entries in found for entry in entries if not ready or entry.state == READY]
 
     async def load(self, name: str, config: str, options: Options) -> None:
@@ -87,7 +88,7 @@ class Repository:
     async def _on_all(
         self, name: str, done: str, options: Options, act: Callable[[Loader, str], Awaitable[None]]
     ) -> None:
-        model = self._tables.models.get(name)
+        model = self._models.get(name)
         if model is None:
             raise unknown_model(name)
         servers = {
