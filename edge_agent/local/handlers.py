@@ -17,8 +17,9 @@ from edgewire.places import Tier
 from oip import codec
 from oip.errors import OipError
 from oip.held import BodyBudget, BodyShare
-from oip.http_request import joined_headers
+from oip.http_request import is_raw, joined_headers
 from oip.reasons import Reason
+from oip.signature import Signature
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration")
 """The protocol's extensions that are served; server metadata lists nothing else."""
@@ -153,7 +154,9 @@ class Handlers:
                 return Reply(headers, response)
             asked = joined_headers(call.metadata)
             given = (call.model, call.version, asked, body, self._max_body_bytes)
-            if codec.decodes_fast(asked, body):
+            if is_raw(asked):
+                message, context = codec.decode_raw(call.model, call.version, body, self._takes(call))
+            elif codec.decodes_fast(asked, body):
                 message, context = codec.decode_infer(*given)
             else:
                 message, context = await asyncio.to_thread(codec.decode_infer, *given)
@@ -164,6 +167,10 @@ class Handlers:
             else:
                 answer, more = await asyncio.to_thread(codec.encode_infer, context, response)
             return Reply((*headers, *more), answer)
+
+    def _takes(self, call: Call) -> Signature:
+        asked = call.model, call.version
+        return codec.signature_of(self._models.metadata(*asked), self._models.config(*asked))
 
     async def _infer(self, message: bytes, call: Call) -> tuple[bytes, tuple[tuple[str, str], ...]]:
         headers = (("tidegate-endpoint", self._name()), ("tidegate-tier", Tier.DEVICE.value))

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Seque
 from typing import Any
 
 from edge_agent.local.handlers import Call, Handlers, Reply
+from oip.content_coding import Inflater, body_coding, coded_answer
 from oip.errors import OipError, http_error
 from oip.held import BodyShare
 from oip.http_routes import find_route
@@ -73,7 +74,7 @@ class HttpApp:
 
     async def _handle(self, call: Call, body: HttpBody) -> Reply | None:
         """Runs the handler until it is done or the caller is gone, which cancels it."""
-        handler = asyncio.create_task(self._handlers.handle(call))
+        handler = asyncio.create_task(self._answer(call))
         watch = asyncio.create_task(body.caller_left())
         self._running.add(handler)
         handler.add_done_callback(self._running.discard)
@@ -90,6 +91,14 @@ class HttpApp:
         if handler.cancelled():
             return Reply(error=OipError(Reason.DRAINING, "this device shut down before the answer came"))
         return handler.result()
+
+    async def _answer(self, call: Call) -> Reply:
+        """The handler's answer, an inference's in the content coding that its caller wants. Others stay as
+        they are, as from Triton: tritonclient's aio client asks for gzip and inflates inferences alone."""
+        reply = await self._handlers.handle(call)
+        if reply.error is not None or call.method != "ModelInfer":
+            return reply
+        return Reply(*await coded_answer(call.metadata, reply.metadata, reply.body, asyncio.to_thread))
 
     async def _send(self, send: Send, body: HttpBody, reply: Reply) -> None:
         status, answer, headers = 200, reply.body, list(reply.metadata)
@@ -124,14 +133,23 @@ class HttpBody:
             self._taken.set()
 
     async def read(self, share: BodyShare | None = None) -> bytes:
-        """The whole body. Raises OipError: UNSUPPORTED_CODING, TOO_LARGE and OVERLOADED before anything
-        is read where the headers say so, and TOO_LARGE, OVERLOADED, BODY_TIMEOUT and CANCELLED."""
+        """The whole body, inflated as it arrives. Raises OipError: UNSUPPORTED_CODING, TOO_LARGE and
+        OVERLOADED before anything is read where the headers say so, and TOO_LARGE, OVERLOADED, MALFORMED,
+        BODY_TIMEOUT and CANCELLED."""
         declared = self._declared()
+        coding = body_coding(self._headers)
+        inflater = None if coding is None else Inflater(coding, self._max_bytes)
         if share is not None:
             share.check(declared)
         chunks: list[bytes] = []
         size = 0
         more = self.unread
+
+        def take(piece: bytes) -> None:
+            if share is not None:
+                share.take(len(piece))
+            chunks.append(piece)
+
         while more:
             try:
                 async with asyncio.timeout(BODY_IDLE_S):
@@ -146,10 +164,13 @@ class HttpBody:
             size += len(chunk)
             if size > self._max_bytes:
                 self._too_large()
-            if share is not None:
-                share.take(len(chunk))
-            chunks.append(chunk)
             more = message.get("more_body", False)
+            if inflater is None:
+                take(chunk)
+            else:
+                await inflater.inflate(chunk, asyncio.to_thread, take)
+        if inflater is not None:
+            inflater.finish()
         self.unread = False
         self._taken.set()
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -175,11 +196,6 @@ class HttpBody:
         """Refuses what the headers alone rule out; the length they declare, 0 without one."""
         declared = 0
         for key, value in self._headers:
-            if key == "content-encoding" and value.lower() not in ("", "identity"):
-                raise OipError(
-                    Reason.UNSUPPORTED_CODING,
-                    "compressed bodies are not served by this version: send it without Content-Encoding",
-                )
             if key == "content-length":
                 declared = int(value)
         if declared > self._max_bytes:

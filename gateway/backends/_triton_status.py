@@ -8,6 +8,7 @@ the endpoint does not let the gateway in is no refusal of the caller.
 | status | text of Triton or gRPC | reason | retryable |
 | --- | --- | --- | --- |
 | UNAVAILABLE | failed to connect | unavailable, not sent | yes |
+| UNAVAILABLE | the server loads no models when it is told to | not_served | no |
 | UNAVAILABLE | queue is full, waited too long in it | overloaded | yes |
 | UNAVAILABLE | about one model: no version available, not ready | model_unavailable | yes |
 | UNAVAILABLE | any other: connection lost, server stopping | unavailable | yes |
@@ -68,6 +69,8 @@ def _classify(status: str, details: str) -> tuple[Reason, bool, bool]:
         retryable = True
         if "failed to connect to all addresses" in details or "DNS resolution failed" in details:
             reason, sent = Reason.UNAVAILABLE, False
+        elif "explicit model load / unload is not allowed" in details:
+            reason, retryable = Reason.NOT_SERVED, False
         elif _has(details, _FULL):
             reason = Reason.OVERLOADED
         else:

@@ -107,6 +107,7 @@ class PoolEndpoint:
             raise verdict(reason, message, sent=True)
         response, *figures = answer
         counts.answered(time.monotonic() - began, *figures)
+        permit.times(*figures[:2])
         self._models.ran(key)
         return response
 

@@ -17,6 +17,7 @@ from gateway.core.config import EndpointConfig
 from gateway.core.errors import AttemptError
 from gateway.core.ports import Health, Permit, Surroundings
 from gateway.core.release import Release
+from oip.reasons import Reason
 
 _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/.*)?")
 
@@ -85,6 +86,16 @@ class TritonEndpoint:
     async def statistics(self, model: str, version: str, timeout_s: float) -> bytes:
         return await self._channel.ask("ModelStatistics", model, version, timeout_s)
 
+    async def load(self, model: str, config: str, timeout_s: float) -> None:
+        from oip.codec_operators import load_request
+
+        await self._order("RepositoryModelLoad", load_request(model, config), timeout_s)
+
+    async def unload(self, model: str, dependents: bool, timeout_s: float) -> None:
+        from oip.codec_operators import unload_request
+
+        await self._order("RepositoryModelUnload", unload_request(model, dependents), timeout_s)
+
     async def follow(self, model: str, release: Release, content: bytes, golden: bytes | None) -> str:
         if self._repository is None:
             return "it has no repository that this gateway may write"
@@ -94,6 +105,22 @@ class TritonEndpoint:
         async with self._moves:
             mover = TritonFollower(self._channel, self._repository)
             return await mover.follow(model, release, content, golden)
+
+    async def _order(self, rpc: str, request: bytes, timeout_s: float) -> None:
+        """One of the repository's calls, when no model is being moved to a release. Raises AttemptError."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + timeout_s
+        try:
+            async with asyncio.timeout_at(ends):
+                await self._moves.acquire()
+        except TimeoutError:
+            raise self._channel.failed(
+                Reason.OVERLOADED, "is still bringing a release to its models", sent=False, retryable=False
+            ) from None
+        try:
+            await self._channel.call(rpc, request, (), ends - loop.time())
+        finally:
+            self._moves.release()
 
     def _failure(self, status: str, details: str, told: object) -> AttemptError:
         return failure_of(self._name, status, details)

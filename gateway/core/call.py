@@ -39,7 +39,8 @@ class Call:
     """One call on the serving surface.
 
     `method` is the OIP RPC's name ("ModelInfer", "ServerReady", ...). `model` and `version` are
-    set where the address names them (HTTP) and None where only the body does (gRPC).
+    set where the address names them (HTTP) and None where only the body does (gRPC). `client` is the
+    IP address of who holds the connection, "" where that has none.
     `deadline` is an instant of the monotonic clock from the transport itself, None without one;
     `received` is the one of arrival.
     """
@@ -52,6 +53,7 @@ class Call:
     model: str | None = None
     version: str | None = None
     deadline: float | None = None
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol, Self, runtime_checkable
@@ -14,6 +14,8 @@ from gateway.core.fleet import Group
 from gateway.core.place import Place
 from gateway.core.release import Blob, Release
 from gateway.core.request import Options
+from oip.repository import IndexEntry
+from oip.signature import Signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,10 @@ class RemoteSpan:
     attributes: Mapping[str, str | int | float] = field(default_factory=dict[str, str | int | float])
 
 
+def _untimed(queued_s: float, computed_s: float) -> None:
+    """For an attempt that nobody counts."""
+
+
 def _untold(span: RemoteSpan) -> None:
     """For an attempt that nobody traces."""
 
@@ -62,7 +68,8 @@ class Permit:
     `allowed` is the set of places that the request may go to: whoever passes data on sends it along,
     and the receiver holds to it. `hops` are the gateways the request has passed, this one last.
     `place` is where this attempt goes; `device` is the one chosen of a group, "" elsewhere.
-    `idempotent` is the caller's word, None without one. `tell` takes what the place says of its work.
+    `idempotent` is the caller's word, None without one. `tell` takes what the place says of its work,
+    `times` how many seconds an answered request waited there and was computed.
     """
 
     allowed: AllowedSet
@@ -72,6 +79,7 @@ class Permit:
     idempotent: bool | None = None
     max_cost: float | None = None
     tell: Callable[[RemoteSpan], None] = _untold
+    times: Callable[[float, float], None] = _untimed
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,14 +175,29 @@ class Follower(Protocol):
         ...
 
 
+@runtime_checkable
+class Loader(Protocol):
+    """An endpoint that loads and unloads models when it is told to."""
+
+    async def load(self, model: str, config: str, timeout_s: float) -> None:
+        """Load a model, or load it anew. `config` is a model configuration as JSON in place of the one in the
+        endpoint's repository, "" for that one. Raises AttemptError."""
+        ...
+
+    async def unload(self, model: str, dependents: bool, timeout_s: float) -> None:
+        """Unload a model, with what an ensemble is made of if `dependents`. Raises AttemptError."""
+        ...
+
+
 class InferCodec(Protocol):
     """How one binding writes an inference; gRPC's is the identity.
 
     What would hold up the loop is done elsewhere and awaited; cancelling ends it.
     """
 
-    async def decode(self, body: bytes) -> bytes:
-        """The caller's body as a serialized ModelInferRequest. Raises OipError."""
+    async def decode(self, body: bytes, takes: Callable[[], Awaitable[Signature]]) -> bytes:
+        """The caller's body as a serialized ModelInferRequest; `takes` asks what the model takes, for a body
+        that leaves this out. Raises OipError."""
         ...
 
     async def encode(self, response: bytes) -> tuple[bytes, Sequence[tuple[str, str]]]:
@@ -218,4 +241,31 @@ class Service(Protocol):
 
     async def model_config(self, model: str, version: str, options: Options) -> bytes:
         """A serialized ModelConfigResponse under the gateway's own model name. Raises TidegateError."""
+        ...
+
+    async def statistics(self, model: str, version: str, options: Options) -> bytes:
+        """A serialized ModelStatisticsResponse of what was served here under the model's name, an entry for
+        each version; of all models for "". Raises TidegateError."""
+        ...
+
+    async def repository_index(self, options: Options, *, ready: bool) -> Sequence[IndexEntry]:
+        """Every model's versions; with `ready` those alone that can answer now."""
+        ...
+
+    def trace_settings(self, changes: Mapping[str, Sequence[str] | None]) -> Mapping[str, Sequence[str]]:
+        """The gateway's trace settings after `changes`, all of them. Raises OipError, and nothing changes
+        then."""
+        ...
+
+    def log_settings(self, changes: Mapping[str, object]) -> Mapping[str, bool | int | str]:
+        """The like for its log."""
+        ...
+
+    async def load_model(self, model: str, config: str, options: Options) -> None:
+        """On every Triton server that has the model and is in an allowed place, with `config` (JSON, "" for none) in place of theirs.
+        Raises Refusal, also when some of them did."""
+        ...
+
+    async def unload_model(self, model: str, dependents: bool, options: Options) -> None:
+        """The like for an unload."""
         ...

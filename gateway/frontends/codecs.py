@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from gateway.core.call import Binding, Call, Reply
 from gateway.core.errors import Refusal
 from gateway.core.ports import InferCodec
 from gateway.frontends.codec_pool import CodecPool
-from oip import codec
-from oip.http_request import joined_headers
+from oip import codec, codec_operators
+from oip.http_request import is_raw, joined_headers
 from oip.reasons import Reason
+from oip.repository import IndexEntry, flag, json_index, request_members, request_parameters
+from oip.settings import json_trace, json_trace_changes
+from oip.signature import Signature
 
 _JSON = (("content-type", "application/json"),)
 
@@ -49,11 +53,38 @@ class BindingCodec(Protocol):
         """From a serialized ModelConfigResponse. Raises OipError."""
         ...
 
+    def model_statistics(self, message: bytes) -> Reply:
+        """From a serialized ModelStatisticsResponse. Raises OipError."""
+        ...
+
+    async def index(self, call: Call) -> bool:
+        """Whether a call for the repository's index asks for what is ready alone. Raises OipError."""
+        ...
+
+    def repository_index(self, entries: Sequence[IndexEntry]) -> Reply: ...
+
+    async def load(self, call: Call) -> tuple[str, Mapping[str, object]]:
+        """The model that a load or unload is about, and its parameters. Raises OipError."""
+        ...
+
+    async def trace_changes(self, call: Call) -> tuple[str, Mapping[str, Sequence[str] | None]]:
+        """The model ("" for none) and the changes of a call for trace settings; none to ask for them.
+        Raises OipError."""
+        ...
+
+    def trace_settings(self, told: Mapping[str, Sequence[str]]) -> Reply: ...
+
+    async def log_changes(self, call: Call) -> Mapping[str, object]:
+        """The like for a call for log settings."""
+        ...
+
+    def log_settings(self, told: Mapping[str, bool | int | str]) -> Reply: ...
+
 
 class IdentityInferCodec:
     """gRPC's: the bytes go through as they are."""
 
-    async def decode(self, body: bytes) -> bytes:
+    async def decode(self, body: bytes, takes: Callable[[], Awaitable[Signature]]) -> bytes:
         return body
 
     async def encode(self, response: bytes) -> tuple[bytes, Sequence[tuple[str, str]]]:
@@ -93,6 +124,30 @@ class GrpcCodec:
     def model_config(self, message: bytes) -> Reply:
         return Reply(body=message)
 
+    def model_statistics(self, message: bytes) -> Reply:
+        return Reply(body=message)
+
+    async def index(self, call: Call) -> bool:
+        return codec_operators.index_request(await call.body.read())
+
+    def repository_index(self, entries: Sequence[IndexEntry]) -> Reply:
+        return Reply(body=codec_operators.repository_index(entries))
+
+    async def load(self, call: Call) -> tuple[str, Mapping[str, object]]:
+        return codec_operators.named_load(f"{call.method}Request", await call.body.read())
+
+    async def trace_changes(self, call: Call) -> tuple[str, Mapping[str, Sequence[str] | None]]:
+        return codec_operators.trace_changes(await call.body.read())
+
+    def trace_settings(self, told: Mapping[str, Sequence[str]]) -> Reply:
+        return Reply(body=codec_operators.trace_settings(told))
+
+    async def log_changes(self, call: Call) -> Mapping[str, object]:
+        return codec_operators.log_changes(await call.body.read())
+
+    def log_settings(self, told: Mapping[str, bool | int | str]) -> Reply:
+        return Reply(body=codec_operators.log_settings(told))
+
 
 class HttpInferCodec:
     """JSON, with or without binary tensor data, for one inference of one model.
@@ -109,7 +164,10 @@ class HttpInferCodec:
         self._headers = joined_headers(call.metadata)
         self._context: codec.HttpInferContext | None = None
 
-    async def decode(self, body: bytes) -> bytes:
+    async def decode(self, body: bytes, takes: Callable[[], Awaitable[Signature]]) -> bytes:
+        if is_raw(self._headers):
+            message, self._context = codec.decode_raw(self._model, self._version, body, await takes())
+            return message
         given = (self._model, self._version, self._headers, body, self._max_tensor_bytes)
         if codec.decodes_fast(self._headers, body):
             message, self._context = codec.decode_infer(*given)
@@ -158,6 +216,30 @@ class HttpCodec:
 
     def model_config(self, message: bytes) -> Reply:
         return Reply(metadata=_JSON, body=codec.config_to_json(message))
+
+    def model_statistics(self, message: bytes) -> Reply:
+        return Reply(metadata=_JSON, body=codec.statistics_to_json(message))
+
+    async def index(self, call: Call) -> bool:
+        return flag(request_members(await call.body.read()), "ready")
+
+    def repository_index(self, entries: Sequence[IndexEntry]) -> Reply:
+        return Reply(metadata=_JSON, body=json.dumps(json_index(entries)).encode())
+
+    async def load(self, call: Call) -> tuple[str, Mapping[str, object]]:
+        return call.model or "", request_parameters(request_members(await call.body.read()))
+
+    async def trace_changes(self, call: Call) -> tuple[str, Mapping[str, Sequence[str] | None]]:
+        return call.model or "", json_trace_changes(request_members(await call.body.read()))
+
+    def trace_settings(self, told: Mapping[str, Sequence[str]]) -> Reply:
+        return Reply(metadata=_JSON, body=json.dumps(json_trace(told)).encode())
+
+    async def log_changes(self, call: Call) -> Mapping[str, object]:
+        return request_members(await call.body.read())
+
+    def log_settings(self, told: Mapping[str, bool | int | str]) -> Reply:
+        return Reply(metadata=_JSON, body=json.dumps(told).encode())
 
     def _truth(self, holds: bool, otherwise: str) -> Reply:
         return Reply() if holds else Reply(error=Refusal(Reason.UNAVAILABLE, otherwise))

@@ -20,6 +20,7 @@ from gateway.core.call import Binding, Call
 from gateway.core.errors import Refusal
 from gateway.frontends.grpc_health import HEALTH_SERVICE, OIP_SERVICE, Health
 from gateway.frontends.handlers import Handlers
+from gateway.frontends.operators import grpc_client
 from oip.held import BodyShare
 from oip.reasons import Reason
 from oip.wiretext import header_value, status_message
@@ -165,6 +166,7 @@ class _Methods(grpc.GenericRpcHandler):
             body=_Message(context, self._message_timeout_s),
             received=received,
             deadline=None if left is None else received + left,
+            client=grpc_client(context.peer()),
         )
         reply = await self._handlers.handle(call)
         if reply.metadata:

@@ -12,18 +12,33 @@ from gateway.core.errors import Refusal, TidegateError
 from gateway.core.ports import Service
 from gateway.core.request import Options
 from gateway.frontends.codecs import BindingCodec
+from gateway.frontends.operators import refuse_stranger
 from gateway.resilience.deadline import request_deadline
 from oip.codec import server_metadata
 from oip.errors import OipError
 from oip.reasons import Reason
+from oip.repository import load_config, unload_dependents
 
 logger = logging.getLogger(__name__)
 
-EXTENSIONS = ("binary_tensor_data", "model_configuration")
+EXTENSIONS = (
+    "binary_tensor_data",
+    "logging",
+    "model_configuration",
+    "model_repository",
+    "statistics",
+    "trace",
+)
 """The protocol's extensions that this version serves; server metadata lists nothing else."""
 _INFER = "ModelInfer"
 ANSWER_TIMEOUT_S = 10.0
 """How long a call other than an inference may take when its caller has set no deadline."""
+OPERATORS = {
+    "RepositoryIndex": ANSWER_TIMEOUT_S,
+    "RepositoryModelLoad": 300.0,
+    "RepositoryModelUnload": 300.0,
+}
+"""Calls for operators alone, and the like of these."""
 
 
 class Handlers:
@@ -46,6 +61,12 @@ class Handlers:
             "ServerMetadata": self._server_metadata,
             "ModelMetadata": self._model_metadata,
             "ModelConfig": self._model_config,
+            "ModelStatistics": self._model_statistics,
+            "RepositoryIndex": self._repository_index,
+            "RepositoryModelLoad": self._load,
+            "RepositoryModelUnload": self._unload,
+            "TraceSetting": self._trace_setting,
+            "LogSettings": self._log_settings,
         }
 
     @property
@@ -62,8 +83,11 @@ class Handlers:
             handler = self._served.get(call.method)
             if handler is None:
                 raise Refusal(Reason.NOT_SERVED, f"{call.method} is not served by this version")
+            if call.method in OPERATORS:
+                refuse_stranger(call.client, call.metadata)
             options = self.service.options(call.metadata)
-            deadline = request_deadline(call.received, options.deadline_ms, call.deadline, ANSWER_TIMEOUT_S)
+            limit_s = OPERATORS.get(call.method, ANSWER_TIMEOUT_S)
+            deadline = request_deadline(call.received, options.deadline_ms, call.deadline, limit_s)
             async with asyncio.timeout_at(deadline):
                 return await handler(call, codec, options)
         except TimeoutError:
@@ -104,6 +128,43 @@ class Handlers:
         return codec.model_config(
             await self.service.model_config(*await self._question(call, codec, options))
         )
+
+    async def _model_statistics(self, call: Call, codec: BindingCodec, options: Options) -> Reply:
+        return codec.model_statistics(
+            await self.service.statistics(*await self._question(call, codec, options))
+        )
+
+    async def _repository_index(self, call: Call, codec: BindingCodec, options: Options) -> Reply:
+        entries = await self.service.repository_index(options, ready=await codec.index(call))
+        return codec.repository_index(entries)
+
+    async def _load(self, call: Call, codec: BindingCodec, options: Options) -> Reply:
+        self.service.admit(options)
+        model, parameters = await codec.load(call)
+        await self.service.load_model(model, load_config(parameters), options)
+        return Reply()
+
+    async def _unload(self, call: Call, codec: BindingCodec, options: Options) -> Reply:
+        self.service.admit(options)
+        model, parameters = await codec.load(call)
+        await self.service.unload_model(model, unload_dependents(parameters), options)
+        return Reply()
+
+    async def _trace_setting(self, call: Call, codec: BindingCodec, options: Options) -> Reply:
+        model, changes = await codec.trace_changes(call)
+        if model:
+            raise Refusal(
+                Reason.NOT_SERVED, "trace settings are the gateway's, not a model's: ask for them without one"
+            )
+        if changes:
+            refuse_stranger(call.client, call.metadata)
+        return codec.trace_settings(self.service.trace_settings(changes))
+
+    async def _log_settings(self, call: Call, codec: BindingCodec, options: Options) -> Reply:
+        changes = await codec.log_changes(call)
+        if changes:
+            refuse_stranger(call.client, call.metadata)
+        return codec.log_settings(self.service.log_settings(changes))
 
     async def _question(self, call: Call, codec: BindingCodec, options: Options) -> tuple[str, str, Options]:
         """What a call asks about: model, version and under which options. These are heeded before the

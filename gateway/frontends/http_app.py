@@ -16,6 +16,7 @@ from gateway.core.errors import Refusal, TidegateError
 from gateway.frontends.handlers import Handlers, unexpected
 from gateway.frontends.http_body import HttpBody, Receive, next_part
 from gateway.frontends.http_protocol import ARRIVAL, LINGER_S, Arrival
+from oip.content_coding import coded_answer
 from oip.errors import OipError, http_error
 from oip.http_routes import find_route
 from oip.reasons import Reason
@@ -101,8 +102,8 @@ class HttpApp:
         if self._draining and route.method != "ServerLive":
             raise Refusal(Reason.DRAINING, "this gateway is shutting down: ask another or try again later")
         body = HttpBody(receive, headers, max_bytes=self._max_body_bytes, idle_s=self._body_timeout_s)
-        if route.method != "ModelInfer" and arrival.complete:
-            body.skip()
+        if verb != "POST":
+            body.skip(arrived=arrival.complete)
         call = Call(
             binding=Binding.HTTP,
             method=route.method,
@@ -111,12 +112,13 @@ class HttpApp:
             received=time.monotonic(),
             model=route.model,
             version=route.version,
+            client=(scope.get("client") or ("",))[0],
         )
         return await self._handle(call, body)
 
     async def _handle(self, call: Call, body: HttpBody) -> Reply | None:
         """Runs the handler until it is done or the caller is gone, which cancels it."""
-        handler = asyncio.create_task(self._handlers.handle(call))
+        handler = asyncio.create_task(self._answer(call))
         watch = asyncio.create_task(body.caller_left())
         self._running.add(handler)
         handler.add_done_callback(self._running.discard)
@@ -133,6 +135,14 @@ class HttpApp:
         if handler.cancelled():
             return Reply(error=Refusal(Reason.DRAINING, "this gateway shut down before the answer came"))
         return handler.result()
+
+    async def _answer(self, call: Call) -> Reply:
+        """The handler's answer, an inference's in the content coding that its caller wants. Others stay as
+        they are, as from Triton: tritonclient's aio client asks for gzip and inflates inferences alone."""
+        reply = await self._handlers.handle(call)
+        if reply.error is not None or call.method != "ModelInfer":
+            return reply
+        return Reply(*await coded_answer(call.metadata, reply.metadata, reply.body, asyncio.to_thread))
 
     async def _send(self, send: Send, receive: Receive, arrival: Arrival, reply: Reply) -> None:
         status = 200

@@ -8,6 +8,7 @@ from typing import Any
 
 from gateway.core.call import Metadata
 from gateway.core.errors import Refusal
+from oip.content_coding import Inflater, body_coding
 from oip.held import BodyShare
 from oip.reasons import Reason
 
@@ -15,7 +16,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class HttpBody:
-    """The body of one request, at most `max_bytes` of it.
+    """The body of one request, at most `max_bytes` of it, with its content coding undone and before that.
 
     `idle_s` bounds each wait for more of it, not the whole.
     """
@@ -25,22 +26,33 @@ class HttpBody:
         self._headers = headers
         self._max_bytes = max_bytes
         self._idle_s = idle_s
+        self._skipped = False
         self._taken = asyncio.Event()
 
     async def read(self, share: BodyShare | None = None) -> bytes:
-        """The whole body. Raises Refusal: UNSUPPORTED_CODING, TOO_LARGE and OVERLOADED before anything
-        is read where the headers say so, TOO_LARGE, OVERLOADED, BODY_TIMEOUT, and CANCELLED when the
-        caller left.
+        """The whole body, inflated as it arrives. Raises OipError: UNSUPPORTED_CODING, TOO_LARGE and
+        OVERLOADED before anything is read where the headers say so, TOO_LARGE, OVERLOADED, MALFORMED for
+        what is not in its coding, BODY_TIMEOUT, and CANCELLED when the caller left.
 
         A declared length must fit in `share`'s budget but is not held there before it has arrived:
         otherwise callers that send nothing could fill it.
         """
+        if self._skipped:
+            return b""
         declared = self._check_headers()
+        coding = body_coding(self._headers)
+        inflater = None if coding is None else Inflater(coding, self._max_bytes)
         if share is not None:
             share.check(declared)
         chunks: list[bytes] = []
         size = 0
         more = True
+
+        def take(piece: bytes) -> None:
+            if share is not None:
+                share.take(len(piece))
+            chunks.append(piece)
+
         while more:
             message = await next_part(self._receive, self._idle_s)
             if message["type"] == "http.disconnect":
@@ -49,16 +61,21 @@ class HttpBody:
             size += len(chunk)
             if size > self._max_bytes:
                 self._too_large()
-            if share is not None:
-                share.take(len(chunk))
-            chunks.append(chunk)
             more = message.get("more_body", False)
+            if inflater is None:
+                take(chunk)
+            else:
+                await inflater.inflate(chunk, asyncio.to_thread, take)
+        if inflater is not None:
+            inflater.finish()
         self._taken.set()
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def skip(self) -> None:
-        """Nobody will read the body, and all of it has arrived."""
-        self._taken.set()
+    def skip(self, *, arrived: bool) -> None:
+        """The body says nothing; `arrived`: all of it is here. `read` gives nothing from now on."""
+        self._skipped = True
+        if arrived:
+            self._taken.set()
 
     async def caller_left(self) -> None:
         """Returns when the connection ends after the body was read or skipped."""
@@ -70,11 +87,6 @@ class HttpBody:
         """Refuses what the headers alone rule out; the length they declare, 0 without one."""
         declared = 0
         for key, value in self._headers:
-            if key == "content-encoding" and value.lower() not in ("", "identity"):
-                raise Refusal(
-                    Reason.UNSUPPORTED_CODING,
-                    "compressed bodies are not served by this version: send it without Content-Encoding",
-                )
             if key == "content-length":
                 declared = int(value)
         if declared > self._max_bytes:

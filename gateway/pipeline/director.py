@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -19,14 +19,18 @@ from gateway.pipeline.callers import Callers
 from gateway.pipeline.dispatch import DEADLINE_SLACK_S, Course, Dispatcher
 from gateway.pipeline.questions import Questions
 from gateway.pipeline.records import DecisionRing
+from gateway.pipeline.repository import Repository
+from gateway.pipeline.served import Served
 from gateway.pipeline.signatures import Signatures
 from gateway.pipeline.state import ReplicaState
 from gateway.resilience.deadline import request_deadline
 from gateway.routing.predict import key_of
 from gateway.telemetry import RequestTelemetry, Telemetry
+from oip.codec import statistics_of
 from oip.errors import OipError
 from oip.held import BodyBudget, BodyShare
 from oip.reasons import Reason
+from oip.repository import IndexEntry
 from oip.scan import scan_request
 
 BUDGET_BODIES = 16
@@ -45,6 +49,7 @@ class _Flow:
     decision: Decision | None = None
     attempts: list[Attempt] = field(default_factory=list[Attempt])
     course: Course | None = None
+    rows: int = 1
 
     def headers(self) -> list[tuple[str, str]]:
         """The answer headers, as far as there is something to say: no cost where one is not known.
@@ -87,9 +92,11 @@ class Director:
         self._callers = Callers(config, state.device_of)
         self._questions = Questions(config, state, endpoints)
         self._signatures = Signatures(state, endpoints, time.monotonic)
+        self._repository = Repository(state, endpoints, self._questions, dispatcher.look)
         self._dispatcher = dispatcher
         self._records = records
         self._telemetry = telemetry
+        self._served = Served()
         self._rng = Random()
         self._bodies = BodyBudget(
             int(BUDGET_BODIES * config.gateway.limits.max_body_mb * 2**20), "gateway", Refusal
@@ -140,6 +147,7 @@ class Director:
             if flow.decision is not None:
                 self._records.put(flow.decision, tuple(flow.attempts))
             flow.telemetry.ended(ended_by, time.monotonic())
+            self._count(flow, answered=ended_by is None, took_s=time.monotonic() - call.received)
         found = flow.headers()
         if options.caller.peer:
             found.append((REASON_KEY, error.reason.value))
@@ -161,7 +169,10 @@ class Director:
                 flow.decision = self._refused_early(call, options, refusal)
                 flow.telemetry.decided(flow.decision, started, time.monotonic())
             raise refusal
-        body = await codec.decode(await call.body.read(share))
+        body = await codec.decode(
+            await call.body.read(share),
+            lambda: self._questions.signature(call.model or "", call.version or "", options),
+        )
         share.become(len(body))
         view = scan_request(body)
         started = time.monotonic()
@@ -170,22 +181,22 @@ class Director:
         flow.telemetry.decided(flow.decision, started, time.monotonic())
         if flow.decision.refused is not None:
             raise Refusal(flow.decision.refused, flow.decision.message)
-        await self._check(flow.decision, body, view.model_name, options)
+        flow.rows = await self._check(flow.decision, body, view.model_name, options)
         flow.course = Course(request, flow.decision, body, view, deadline, flow.telemetry, flow.attempts)
         response = await self._dispatcher.run(flow.course)
         answer, headers = await codec.encode(response)
         return answer, list(headers)
 
-    async def _check(self, decision: Decision, body: bytes, model: str, options: Options) -> None:
-        """Hold the request against what the chosen variant takes, as far as that is known. Raises
-        OipError."""
+    async def _check(self, decision: Decision, body: bytes, model: str, options: Options) -> int:
+        """Hold the request against what the chosen variant takes, as far as that is known; its rows.
+        Raises OipError."""
         assert decision.model_config is not None
         variant = decision.plan[0].variant
         key = key_of(decision.model_config, variant)
         told = key.version or self._state.snapshot.variants[key].versions
         left_open = "" if told else decision.version
         permit = self._question_permit(decision, options) if left_open else None
-        await self._signatures.check(key, body, model, left_open, permit)
+        return await self._signatures.check(key, body, model, left_open, permit)
 
     def _question_permit(self, decision: Decision, options: Options) -> Permit:
         """Leave to ask the chosen place about the model, for as far as the request itself may go."""
@@ -222,6 +233,30 @@ class Director:
     async def model_config(self, model: str, version: str, options: Options) -> bytes:
         return await self._questions.model_config(model, version, options)
 
+    async def statistics(self, model: str, version: str, options: Options) -> bytes:
+        async def of(name: str) -> bytes:
+            known = await self._questions.versions(name, version, options)
+            counted = self._served.counters(name, known, version)
+            return b"".join(statistics_of(name, each, found) for each, found in counted.items())
+
+        names = [model] if model else [each.name for each in self._state.snapshot.config.models]
+        return b"".join(await asyncio.gather(*map(of, names)))
+
+    async def repository_index(self, options: Options, *, ready: bool) -> Sequence[IndexEntry]:
+        return await self._repository.index(options, ready=ready)
+
+    def trace_settings(self, changes: Mapping[str, Sequence[str] | None]) -> Mapping[str, Sequence[str]]:
+        return self._telemetry.settings.trace(changes)
+
+    def log_settings(self, changes: Mapping[str, object]) -> Mapping[str, bool | int | str]:
+        return self._telemetry.settings.log(changes)
+
+    async def load_model(self, model: str, config: str, options: Options) -> None:
+        await self._repository.load(model, config, options)
+
+    async def unload_model(self, model: str, dependents: bool, options: Options) -> None:
+        await self._repository.unload(model, dependents, options)
+
     async def drain(self, grace_s: float) -> None:
         """Take no new requests and wait, at most `grace_s`, for those that run."""
         self._draining = True
@@ -232,6 +267,16 @@ class Director:
             return
         finally:
             await self._signatures.close()
+
+    def _count(self, flow: _Flow, *, answered: bool, took_s: float) -> None:
+        course = flow.course
+        if course is None:
+            return
+        model = course.decision.model
+        if answered:
+            self._served.answered(model, course.version, took_s, flow.rows, time.time(), *course.inside_s)
+        else:
+            self._served.failed(model, course.decision.version, took_s)
 
     def _refused_early(self, call: Call, options: Options, refusal: Refusal) -> Decision:
         """The record of a request whose headers were enough to refuse it: no place was considered."""

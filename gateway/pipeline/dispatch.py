@@ -52,7 +52,8 @@ _HALTED = {
 @dataclass(slots=True)
 class Course:
     """One request on its way along its plan; `attempts` grows as it goes, and `place` is where the last
-    of them went.
+    of them went. `version` is the one that answered. `inside_s`: how long the answered request waited and was computed there, 0 where the place
+    does not say.
 
     `body` is the serialized ModelInferRequest that `view` was scanned from, `deadline` an instant
     of the monotonic clock.
@@ -66,6 +67,11 @@ class Course:
     telemetry: RequestTelemetry
     attempts: list[Attempt]
     place: Place | None = None
+    version: str = ""
+    inside_s: tuple[float, float] = (0.0, 0.0)
+
+    def times(self, queued_s: float, computed_s: float) -> None:
+        self.inside_s = (queued_s, computed_s)
 
 
 class Dispatcher:
@@ -85,7 +91,7 @@ class Dispatcher:
     ) -> None:
         self._state = state
         self._endpoints = endpoints
-        self._look = look
+        self.look = look
         self._clock = clock
         self._observer = observer
         self._rng = Random()
@@ -121,9 +127,9 @@ class Dispatcher:
         self._state.begun(key, given_s, started, permit.device)
         try:
             answer = await self._endpoints[key.endpoint].infer(
-                body, span.headers, given_s, replace(permit, tell=span.tell)
+                body, span.headers, given_s, replace(permit, tell=span.tell, times=course.times)
             )
-            response = _named(answer, course.view.model_name, key.endpoint)
+            response, course.version = _named(answer, course.view.model_name, key.endpoint)
             outcome = Outcome.OK
             cost = self._cost(key, len(body), len(response))
             return response
@@ -137,7 +143,7 @@ class Dispatcher:
             cost = self._cost(key, len(body) if error.sent else 0, None)
             if error.reason is Reason.UNAVAILABLE:
                 self._state.gone(key.endpoint, permit.device)
-                self._look(key.endpoint)
+                self.look(key.endpoint)
             raise
         finally:
             ended = self._clock()
@@ -158,8 +164,8 @@ class Dispatcher:
         return attempt_cost(self._prices[key.endpoint], capacity, sent_bytes, response_bytes)
 
 
-def _named(response: bytes, model: str, endpoint: str) -> bytes:
-    """The answer under the model's name at the gateway. Raises AttemptError for one that is none:
+def _named(response: bytes, model: str, endpoint: str) -> tuple[bytes, str]:
+    """The answer under the model's name at the gateway, and the version that gave it. Raises AttemptError for one that is none:
     another place may do better."""
     try:
         view = scan_response(response)
@@ -171,7 +177,8 @@ def _named(response: bytes, model: str, endpoint: str) -> bytes:
             sent=True,
             retryable=True,
         ) from error
-    return response if view.model_name == model else splice(response, view, model_name=model)
+    named = response if view.model_name == model else splice(response, view, model_name=model)
+    return named, view.model_version
 
 
 def _addressed(course: Course, key: VariantKey) -> bytes:

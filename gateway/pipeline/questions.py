@@ -13,11 +13,14 @@ from gateway.core.request import Options
 from gateway.decide import compiled, unknown_model, version_refusal
 from gateway.decide.groups import reach
 from gateway.decide.tables import GROUP_PLACE, Model, Target, Wall
+from gateway.pipeline.signatures import ask_signature
 from gateway.pipeline.state import ReplicaState
 from gateway.policy.privacy import origin_of
-from oip.codec import rename_config, rename_metadata
+from oip.codec import rename_config, rename_metadata, versions_of
+from oip.errors import OipError
 from oip.names import shown
 from oip.reasons import Reason
+from oip.signature import Signature
 
 TIMEOUT_S = 2.0
 """How long one endpoint may take over a question."""
@@ -37,12 +40,12 @@ class Questions:
 
     def any_ready(self) -> bool:
         """Whether some model can be answered somewhere."""
-        return any(self._serving(model, "", Options()) for model in self._tables.models.values())
+        return any(self.serving(model, "", Options()) for model in self._tables.models.values())
 
     async def model_ready(self, name: str, version: str, options: Options) -> bool:
         """Raises Refusal for an unknown model or a version that no variant can have."""
         model = self._model(name, version, options)
-        for target in self._serving(model, version, options):
+        for target in self.serving(model, version, options):
             if not version or self._versions(target) or target.place is None:
                 return True
             # Only the endpoint knows.
@@ -69,6 +72,48 @@ class Questions:
         )
         return rename_config(answer, name)
 
+    async def signature(self, name: str, version: str, options: Options) -> Signature:
+        """What a model takes and gives, as far as one place says so. Raises TidegateError."""
+        model = self._model(name, version, options)
+        for target in self.serving(model, version, options):
+            state = self._state.snapshot.variants.get(target.key)
+            if state is not None and state.signature is not None and (not version or self._versions(target)):
+                return state.signature
+            try:
+                endpoint = self._asked(target, model, options)
+            except AttemptError:
+                continue
+            asked = await ask_signature(endpoint, target.key.model, target.key.version or version)
+            if asked is not None:
+                return asked
+        raise _nobody(name)
+
+    async def versions(self, name: str, version: str, options: Options) -> tuple[str, ...]:
+        """The versions that answer now, as far as that can be told; `version` alone, where it is one of them.
+        Raises Refusal for an unknown model or version."""
+        model = self._model(name, version, options)
+        found: set[str] = set()
+        unknown = False
+        for target in self.serving(model, version, options):
+            told = self._told(target)
+            if not told:
+                try:
+                    endpoint = self._asked(target, model, options)
+                    told = versions_of(await endpoint.model_metadata(target.key.model, version, TIMEOUT_S))
+                except OipError as error:
+                    unknown = unknown or error.reason is Reason.UNKNOWN_MODEL
+            found.update(told)
+        if version and unknown and not found:
+            raise unknown_model(name, version)
+        return (version,) if version else tuple(found)
+
+    def _told(self, target: Target) -> tuple[str, ...]:
+        """The versions that a variant is known to answer with; () where only its endpoint knows."""
+        if target.place is not None or target.key.version:
+            return self._versions(target)
+        group = self._state.snapshot.groups[target.key.endpoint]
+        return tuple(version for name, version in group.ready if name == target.key.model and version)
+
     def _model(self, name: str, version: str, options: Options) -> Model:
         model = self._tables.models.get(name)
         if model is None:
@@ -83,7 +128,7 @@ class Questions:
                 raise unknown_model(name, version)
         return model
 
-    def _serving(self, model: Model, version: str, options: Options) -> list[Target]:
+    def serving(self, model: Model, version: str, options: Options) -> list[Target]:
         """The variants that may be asked and can answer now."""
         wall = self._wall(model, options)
         if wall.gateway:
@@ -93,7 +138,7 @@ class Questions:
             target
             for target in model.targets
             if target.key.endpoint not in options.hops
-            and self._open(target, wall)
+            and not self._closed(target, wall)
             and self._has(target, version, wall)
             and snapshot.endpoints[target.key.endpoint].up
             and snapshot.variants[target.key].ready
@@ -118,9 +163,14 @@ class Questions:
         origin = origin_of(self._tables.gateway, options)
         return self._tables.wall(model.classes(options), origin, options.allowed)
 
-    def _open(self, target: Target, wall: Wall) -> bool:
+    def forbidden(self, target: Target, model: Model, options: Options) -> bool:
+        """Whether the classes that apply keep such questions from the variant's place, or from here."""
+        wall = self._wall(model, options)
+        return bool(wall.gateway or reach(self._state.snapshot, target, wall).refused_by)
+
+    def _closed(self, target: Target, wall: Wall) -> bool:
         found = reach(self._state.snapshot, target, wall)
-        return not found.refused_by and not found.away
+        return bool(found.refused_by or found.away)
 
     def _asked(self, target: Target, model: Model, options: Options) -> Endpoint:
         """The endpoint to put the question to. Raises AttemptError for one that must not have it."""
@@ -140,12 +190,14 @@ class Questions:
     ) -> bytes:
         failure: AttemptError | None = None
         model = self._model(name, version, options)
-        for target in self._serving(model, version, options):
+        for target in self.serving(model, version, options):
             key = target.key if target.key.version else target.key._replace(version=version)
             try:
                 return await question(self._asked(target, model, options), key)
             except AttemptError as error:
                 failure = error
-        raise failure or Refusal(
-            Reason.NO_CANDIDATE, f"No endpoint is ready to answer for model {shown(name)}"
-        )
+        raise failure or _nobody(name)
+
+
+def _nobody(name: str) -> Refusal:
+    return Refusal(Reason.NO_CANDIDATE, f"No endpoint is ready to answer for model {shown(name)}")

@@ -60,24 +60,26 @@ class Signatures:
 
     async def check(
         self, key: VariantKey, body: bytes, model: str, version: str = "", permit: Permit | None = None
-    ) -> None:
-        """Raises OipError MALFORMED for a scanned ModelInferRequest that the variant cannot take; words
-        name the model as `model`. A variant whose endpoint says nothing takes everything.
+    ) -> int:
+        """The rows of a scanned ModelInferRequest's batch, 1 where none is known. Raises OipError MALFORMED
+        for one that the variant cannot take; words name the model as `model`. A variant whose endpoint says
+        nothing takes everything.
 
         `version` is one that the caller asks for and the variant leaves to its endpoint: nothing is
         refused before that has said what this version takes. Such a question carries the caller's word, so
         an endpoint that passes it on is asked under `permit`, which it needs for that.
         """
-        refused = await self._refusal(self._known(key), body, model)
-        if refused is None:
-            return
+        found = await self._held(self._known(key), body, model)
+        if isinstance(found, int):
+            return found
         if version:
-            refused = await self._refusal(await self._ask(key, version, permit), body, model)
+            found = await self._held(await self._ask(key, version, permit), body, model)
         elif (learnt_at := self._state.learnt_at(key)) is None or self._clock() - learnt_at > FRESH_S:
             await self._learn_again(key)
-            refused = await self._refusal(self._known(key), body, model)
-        if refused is not None:
-            raise refused
+            found = await self._held(self._known(key), body, model)
+        if isinstance(found, OipError):
+            raise found
+        return found
 
     async def _ask(self, key: VariantKey, version: str, permit: Permit | None) -> Signature | None:
         endpoint = self._endpoints[key.endpoint]
@@ -99,19 +101,18 @@ class Signatures:
     def _known(self, key: VariantKey) -> Signature | None:
         return self._state.snapshot.variants[key].signature
 
-    async def _refusal(self, signature: Signature | None, body: bytes, model: str) -> OipError | None:
+    async def _held(self, signature: Signature | None, body: bytes, model: str) -> int | OipError:
+        """The request's rows, or why the model cannot take it."""
         if signature is None:
-            return None
+            return 1
         try:
             if checks_fast(body, signature):
-                check_request(body, signature, model)
-            else:
-                async with self._slow:
-                    await asyncio.to_thread(check_request, body, signature, model)
+                return check_request(body, signature, model)
+            async with self._slow:
+                return await asyncio.to_thread(check_request, body, signature, model)
         except OipError as error:
             # Without its frames, which hold the body.
             return error.with_traceback(None)
-        return None
 
     async def _learn_again(self, key: VariantKey) -> None:
         """Requests that are refused at the same time share one question; it goes on without those of

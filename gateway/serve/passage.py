@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import urlsplit
 
+from gateway.core.errors import Refusal
+from gateway.frontends.operators import refuse_stranger
 from oip.errors import error_body
 from oip.reasons import STATUS, Reason
 
@@ -21,19 +21,18 @@ OperatorCall = Callable[[str, str, bytes], Awaitable[tuple[int, list[tuple[str, 
 class OperatorPassage:
     """ASGI application that hands `/api/v1` to control. The listener bounds the bodies.
 
-    Without operators in the configuration everyone on loopback is one, and nobody else: neither
-    whom a proxy on this machine speaks for, nor a page that a browser on this machine was led to
-    (its Origin is elsewhere, or a name of its own leads here and is in Host).
+    Without operators in the configuration everyone on loopback is one, and nobody else (frontends.operators).
     """
 
     def __init__(self, call: OperatorCall) -> None:
         self._call = call
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        stranger = _stranger(scope)
-        if stranger:
-            reason = "operator calls are served to loopback only while no operators are configured"
-            return await _error(send, Reason.FORBIDDEN, f"{reason}, and {stranger}")
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        try:
+            refuse_stranger((scope.get("client") or ("",))[0], headers)
+        except Refusal as refusal:
+            return await _error(send, refusal.reason, refusal.message)
         body = bytearray()
         while True:
             event = await receive()
@@ -54,42 +53,6 @@ class OperatorPassage:
             )
         await _send(send, status, reply_headers, content)
         return None
-
-
-def _stranger(scope: Any) -> str:
-    """What about a call says that it is not from an operator on this machine; "" when nothing does."""
-    client = scope.get("client")
-    if client is None or not _is_loopback(client[0]):
-        return "this one comes from elsewhere"
-    for raw_name, raw_value in scope["headers"]:
-        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-        if name in _PROXY_HEADERS or name.startswith("x-forwarded-"):
-            return f"this one was forwarded ({name})"
-        if name == "host" and not _is_loopback(_host_in(f"//{value}")):
-            return "its Host is not loopback: use 127.0.0.1 or localhost"
-        if name == "origin" and not _is_loopback(_host_in(value)):
-            return "its Origin is not loopback"
-    return ""
-
-
-_PROXY_HEADERS = frozenset({"forwarded", "via", "x-real-ip"})
-
-
-def _host_in(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        return "" if "@" in parts.netloc else parts.hostname or ""
-    except ValueError:
-        return ""
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 async def _error(send: Any, reason: Reason, message: str) -> None:

@@ -17,6 +17,7 @@ from gateway.telemetry.otlp import METRICS_PATH, TRACES_PATH, Poster, resource
 from gateway.telemetry.otlp_metrics import MetricExporter
 from gateway.telemetry.otlp_spans import SpanExporter
 from gateway.telemetry.remote import MAX_SPANS, bounded, welcome
+from gateway.telemetry.settings import Settings
 from gateway.telemetry.spans import Attributes, Headers, Kind, RequestTrace, Span, Tracing
 from oip.reasons import STATUS, Reason
 
@@ -36,6 +37,7 @@ class Telemetry:
         self._exporters: tuple[SpanExporter, MetricExporter] | None = None
         if config.otlp_endpoint is None:
             self.tracing = Tracing(None, config.sample_ratio)
+            self.settings = Settings(self.tracing, config.sample_ratio)
             return
         who = resource(gateway_name, gateway.__version__)
         dropped = self.metrics.telemetry_dropped
@@ -52,6 +54,7 @@ class Telemetry:
         )
         self._exporters = (spans, metrics)
         self.tracing = Tracing(spans.put, config.sample_ratio)
+        self.settings = Settings(self.tracing, config.sample_ratio)
 
     def start(self) -> None:
         for exporter in self._exporters or ():

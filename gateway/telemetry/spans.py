@@ -67,8 +67,12 @@ class Tracing:
         rng: random.Random | None = None,
     ) -> None:
         self.export = export
-        self._bound = round(sample_ratio * 2**64)
+        self.sample(sample_ratio)
         self._rng = rng or random.Random()  # seeded by the system, so replicas do not collide
+
+    def sample(self, ratio: float) -> None:
+        """From now on this share, in [0, 1], of requests without a caller's context is recorded."""
+        self._bound = round(ratio * 2**64)
 
     def request(
         self, traceparent: str | None, tracestate: str | None, received: float, attributes: Attributes

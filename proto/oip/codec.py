@@ -1,6 +1,7 @@
 """Between HTTP's JSON and protobuf: the one module that knows tritonclient's stubs.
 
-`decode_infer` and `encode_infer` are one HTTP inference there and back. The rest answers what is not
+`decode_infer` (`decode_raw` for a body without JSON) and `encode_infer` are one HTTP inference there and
+back. The rest answers what is not
 an inference: metadata, configuration and statistics as JSON in the form of Triton's own HTTP
 server (snake_case, every number a number, enums by name, zeros and empty lists shown), and the
 serialized gRPC messages that frontends answer with, so that they need no stubs. `signature_of` reads a
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +24,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from tritonclient.grpc import service_pb2
 
-from oip import tensors
+from oip import tensors, wording
 from oip.counters import NEVER, Counters, Duration
 from oip.errors import OipError
 from oip.http_request import HEADER_LENGTH, Parameter, json_length, parse_infer
@@ -120,6 +122,35 @@ def decode_infer(
     for given in asked.inputs:
         parts += (_RAW_INPUT_TAG, varint_bytes(len(given.raw)), given.raw)
     return b"".join(parts), HttpInferContext(asked.id, default, outputs)
+
+
+def decode_raw(model: str, version: str, body: bytes, takes: Signature) -> tuple[bytes, HttpInferContext]:
+    """A raw binary request as a serialized ModelInferRequest: `body` is the data of the one input that
+    the model `takes`, of one row where it has a batch. Raises OipError MALFORMED, in Triton's words, where
+    that leaves datatype or shape open.
+    """
+    if len(takes.inputs) != 1:
+        raise wording.raw_inputs(model, len(takes.inputs))
+    (spec,) = takes.inputs
+    shape = [1, *spec.shape[1:]] if takes.max_batch else list(spec.shape)
+    variable = [at for at, dim in enumerate(shape) if dim < 0]
+    if len(variable) > 1 or spec.any_shape:
+        raise wording.raw_shape(spec.name)
+    size = tensors.SIZES.get(spec.datatype)
+    raw = body
+    if size is None:
+        if variable or math.prod(shape) != 1:
+            raise wording.raw_bytes(spec.name)
+        raw = tensors.pack_bytes([body])
+    elif variable:
+        row = math.prod(dim for dim in shape if dim >= 0) * size
+        shape[variable[0]] = len(body) // row if row else 0
+    if size is not None and math.prod(shape) * size != len(body):
+        raise wording.other_size(spec.name, model, math.prod(shape) * size, len(body))
+    request = _pb.ModelInferRequest(model_name=model, model_version=version)
+    request.inputs.add(name=spec.name, datatype=spec.datatype, shape=shape)
+    parts = (request.SerializeToString(), _RAW_INPUT_TAG, varint_bytes(len(raw)), raw)
+    return b"".join(parts), HttpInferContext("", True, {})
 
 
 def encode_infer(context: HttpInferContext, response: bytes) -> tuple[bytes, Headers]:
@@ -224,6 +255,11 @@ def signature_of(metadata: bytes, config: bytes | None) -> Signature:
     )
 
 
+def versions_of(metadata: bytes) -> tuple[str, ...]:
+    """Those that a serialized ModelMetadataResponse lists. Raises OipError."""
+    return tuple(_parse("ModelMetadataResponse", metadata).versions)
+
+
 def metadata_of(name: str, version: str, platform: str, signature: Signature) -> bytes:
     """A serialized ModelMetadataResponse; shapes are the signature's, the batch's dimension included."""
     message = _pb.ModelMetadataResponse(name=name, versions=[version] if version else [], platform=platform)
@@ -257,7 +293,7 @@ def config_of(name: str, platform: str, signature: Signature, batch_delay_us: in
 
 
 def statistics_of(name: str, version: str, counters: Counters) -> bytes:
-    """A serialized ModelStatisticsResponse of one model version."""
+    """A serialized ModelStatisticsResponse of one model version; several of them, joined, are one of all."""
     message = _pb.ModelStatisticsResponse()
     model = message.model_stats.add(
         name=name,
@@ -311,12 +347,23 @@ def named_model(request: bytes) -> tuple[str, str]:
     Takes ModelReadyRequest, ModelMetadataRequest, ModelConfigRequest and ModelStatisticsRequest,
     which share their fields. Raises OipError MALFORMED.
     """
-    message = _pb.ModelReadyRequest()
+    message = callers_message("ModelReadyRequest", request)
+    return message.name, message.version
+
+
+def new_message(kind: str) -> Any:
+    """An empty message of the service's, by its name."""
+    return getattr(_pb, kind)()
+
+
+def callers_message(kind: str, data: bytes) -> Any:
+    """What a caller sent. Raises OipError MALFORMED."""
+    message = new_message(kind)
     try:
-        message.ParseFromString(request)
+        message.ParseFromString(data)
     except DecodeError:
         raise OipError(Reason.MALFORMED, "The request is not well-formed protobuf.") from None
-    return message.name, message.version
+    return message
 
 
 def _spec(entry: Any, configured: Any, unsettled: bool) -> TensorSpec:

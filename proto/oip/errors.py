@@ -55,7 +55,7 @@ def http_error(error: OipError) -> HttpError:
     if error.reason is Reason.UNAUTHENTICATED:
         headers.append(("www-authenticate", "Bearer"))
     if error.reason is Reason.UNSUPPORTED_CODING:
-        headers.append(("accept-encoding", "identity"))
+        headers.append(("accept-encoding", "gzip, deflate"))
     return HttpError(error.status.http, tuple(headers), error_body(error.message))
 
 

@@ -8,7 +8,8 @@
 - Parameters keep their types. Integers beyond int64 become uint64. `priority` is a uint64, `timeout`
   an int64 in microseconds, `sequence_id` an integer from 0 to 2**63-1 or a string,
   `sequence_start` and `sequence_end` are booleans: what Triton's gRPC side takes.
-- Classification, shared memory and raw binary requests (header length 0) are NOT_SERVED.
+- Classification and shared memory are NOT_SERVED.
+- A header length of 0 makes the body the one input's data: `is_raw` tells, and `codec.decode_raw` reads it.
 """
 
 from __future__ import annotations
@@ -102,6 +103,12 @@ def joined_headers(headers: Iterable[tuple[str, str | bytes]]) -> dict[str, str]
     return joined
 
 
+def is_raw(headers: Mapping[str, str]) -> bool:
+    """Whether the body is a raw binary request: the data of the model's one input, and nothing else."""
+    declared = headers.get(HEADER_LENGTH.lower(), "")
+    return declared.isascii() and declared.isdigit() and not declared.strip("0")
+
+
 def json_length(headers: Mapping[str, str], length: int) -> int:
     """How much of a body of `length` bytes is JSON, as far as a well-formed header says."""
     declared = headers.get(HEADER_LENGTH.lower(), "")
@@ -140,11 +147,6 @@ def _header_length(declared: str, length: int) -> int:
     if len(declared) > 20 or int(declared) > length:
         raise OipError(
             Reason.MALFORMED, f"The header {HEADER_LENGTH} is more than the body's {length} bytes."
-        )
-    if int(declared) == 0:
-        raise OipError(
-            Reason.NOT_SERVED,
-            f"Raw binary requests ({HEADER_LENGTH}: 0) are not served: describe the input in JSON.",
         )
     return int(declared)
 

@@ -15,6 +15,7 @@ from oip.reasons import Reason
 
 _GET = ("GET", "HEAD")
 _POST = ("POST",)
+_BOTH = (*_GET, *_POST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +33,20 @@ _SERVER: dict[tuple[str, ...], Route] = {
     ("v2",): Route("ServerMetadata", _GET),
     ("v2", "health", "live"): Route("ServerLive", _GET),
     ("v2", "health", "ready"): Route("ServerReady", _GET),
-    ("v2", "models", "stats"): Route("ModelStatistics"),
-    ("v2", "trace", "setting"): Route("TraceSetting"),
-    ("v2", "logging"): Route("LogSettings"),
-    ("v2", "repository", "index"): Route("RepositoryIndex"),
+    ("v2", "models", "stats"): Route("ModelStatistics", _GET),
+    ("v2", "trace", "setting"): Route("TraceSetting", _BOTH),
+    ("v2", "logging"): Route("LogSettings", _BOTH),
+    ("v2", "repository", "index"): Route("RepositoryIndex", _POST),
 }
 _MODEL: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
     (): ("ModelMetadata", _GET),
     ("ready",): ("ModelReady", _GET),
     ("config",): ("ModelConfig", _GET),
     ("infer",): ("ModelInfer", _POST),
-    ("stats",): ("ModelStatistics", ()),
+    ("stats",): ("ModelStatistics", _GET),
     ("generate",): ("generate", ()),
     ("generate_stream",): ("generate_stream", ()),
-    ("trace", "setting"): ("TraceSetting", ()),
+    ("trace", "setting"): ("TraceSetting", _BOTH),
 }
 _REPOSITORY = {"load": "RepositoryModelLoad", "unload": "RepositoryModelUnload"}
 _SHARED_MEMORY = {"systemsharedmemory": "SystemSharedMemory", "cudasharedmemory": "CudaSharedMemory"}
@@ -69,7 +70,7 @@ def find_route(raw_path: bytes) -> Route:
             if (found := _MODEL.get(tuple(action))) is not None:
                 return Route(*found, model=_decode(name))
         case ("v2", "repository", "models", name, action) if name and action in _REPOSITORY:
-            return Route(_REPOSITORY[action])
+            return Route(_REPOSITORY[action], _POST, model=_decode(name))
         case ("v2", kind, *region, action) if (
             kind in _SHARED_MEMORY
             and action in _SHARED_MEMORY_ACTIONS

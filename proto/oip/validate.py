@@ -54,13 +54,16 @@ class Data(NamedTuple):
     spans: Sequence[Span]
 
 
-def check_request(body: bytes, signature: Signature, model: str) -> None:
-    """Hold a serialized ModelInferRequest against the signature of the model, which messages call `model`.
+def check_request(body: bytes, signature: Signature, model: str) -> int:
+    """Hold a serialized ModelInferRequest against the signature of the model, which messages call `model`;
+    the rows of its batch, 1 where the model has none.
 
     Raises OipError: MALFORMED for what does not fit, BAD_OPTION and NOT_SERVED as `scan_request`
     does, NOT_SERVED for classification.
     """
-    check_parts(body, read_request(body), signature, model)
+    parts = read_request(body)
+    check_parts(body, parts, signature, model)
+    return parts.inputs[0].shape[0] if signature.max_batch and parts.inputs and parts.inputs[0].shape else 1
 
 
 def checks_fast(body: bytes, signature: Signature) -> bool:

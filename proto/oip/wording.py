@@ -146,6 +146,25 @@ def cut_element(name: str, expected: int, left: int) -> OipError:
     )
 
 
+def raw_inputs(model: str, inputs: int) -> OipError:
+    """A raw binary request for a model of other than one input."""
+    return malformed(
+        f"Raw request must only have 1 input to be deduced but got {inputs} inputs in {shown(model)} "
+        "model configuration"
+    )
+
+
+def raw_shape(name: str) -> OipError:
+    return malformed(
+        f"The shape of the raw input {shown(name)} can not be deduced because there are more than one "
+        "variable-sized dimension"
+    )
+
+
+def raw_bytes(name: str) -> OipError:
+    return malformed(f"For BYTE datatype raw input {shown(name)}, the model must have input shape [1]")
+
+
 def reserved_parameter() -> OipError:
     return malformed(
         "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys "

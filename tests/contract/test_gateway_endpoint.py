@@ -114,24 +114,6 @@ class TestGatewayEndpoint(EndpointSuite):
     def place(self, gateway_place: GatewayPlace) -> GatewayPlace:
         return gateway_place
 
-    async def test_metadata_config_and_statistics_are_its_messages(self, endpoint: Endpoint):
-        """But for statistics, which a gateway of this version does not serve."""
-        metadata = service_pb2.ModelMetadataResponse.FromString(
-            await endpoint.model_metadata(IDENTITY, "1", 10)
-        )
-        assert [(t.name, t.datatype, list(t.shape)) for t in metadata.inputs] == [
-            ("INPUT0", "FP32", [-1, -1])
-        ]
-        config = service_pb2.ModelConfigResponse.FromString(await endpoint.model_config(IDENTITY, "", 10))
-        assert config.config.name == IDENTITY
-        with pytest.raises(AttemptError) as caught:
-            await endpoint.statistics(IDENTITY, "", 10)
-        assert (caught.value.reason, caught.value.grpc_status) == (Reason.NOT_SERVED, "UNIMPLEMENTED")
-
-    @pytest.mark.parametrize("ask", ["model_metadata", "model_config"])
-    async def test_questions_about_an_unknown_model_fail_as_attempts(self, endpoint: Endpoint, ask: str):
-        await super().test_questions_about_an_unknown_model_fail_as_attempts(endpoint, ask)
-
     async def test_a_token_that_the_upstream_does_not_know_is_said_so(self, place: GatewayPlace):
         stranger = gateway_endpoint(place.replica.grpc_port, TOKEN.upper())
         await stranger.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,8 +19,12 @@ from gateway.frontends.codec_pool import CodecPool
 from gateway.frontends.codecs import binding_codecs
 from gateway.frontends.handlers import Handlers
 from gateway.pipeline.options import parse_options
+from gateway.telemetry.settings import Settings
+from gateway.telemetry.spans import Tracing
 from oip.errors import OipError
 from oip.reasons import Reason
+from oip.repository import READY, UNAVAILABLE, IndexEntry
+from oip.signature import Signature
 from tests.support.waiting import until
 
 pb: Any = service_pb2
@@ -40,6 +45,8 @@ class FakeService:
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     release: asyncio.Event = field(default_factory=asyncio.Event)
     asked: list[tuple[str, str]] = field(default_factory=list)
+    loads: list[tuple[str, str | bool]] = field(default_factory=list)
+    settings: Settings = field(default_factory=lambda: Settings(Tracing(None, 0.05), 0.05))
     failure: TidegateError | None = None
     undecided: asyncio.Event | None = None
     """While given and not set, an inference waits before it looks at its options or its body."""
@@ -77,6 +84,31 @@ class FakeService:
         config = model_config_pb2.ModelConfig(name=model, max_batch_size=8, backend="python")
         return pb.ModelConfigResponse(config=config).SerializeToString()
 
+    async def statistics(self, model: str, version: str, options: Options) -> bytes:
+        if model:
+            self._known(model, version)
+        response = pb.ModelStatisticsResponse()
+        response.model_stats.add(name=model, version=version or "1", inference_count=7)
+        return response.SerializeToString()
+
+    async def repository_index(self, options: Options, *, ready: bool) -> Sequence[IndexEntry]:
+        up = IndexEntry("add_sub", "1", READY)
+        return [up] if ready else [up, IndexEntry("gone", "", UNAVAILABLE, "gpu-east: cannot be reached")]
+
+    async def load_model(self, model: str, config: str, options: Options) -> None:
+        self._known(model, "")
+        self.loads.append((model, config))
+
+    async def unload_model(self, model: str, dependents: bool, options: Options) -> None:
+        self._known(model, "")
+        self.loads.append((model, dependents))
+
+    def trace_settings(self, changes: Mapping[str, Sequence[str] | None]) -> Mapping[str, Sequence[str]]:
+        return self.settings.trace(changes)
+
+    def log_settings(self, changes: Mapping[str, object]) -> Mapping[str, bool | int | str]:
+        return self.settings.log(changes)
+
     async def infer(self, call: Call, codec: InferCodec) -> Reply:
         self.calls.append(call)
         if self.undecided is not None:
@@ -87,13 +119,16 @@ class FakeService:
                 raise Refusal(Reason.PRIVACY, "class secret does not allow this gateway's place")
             body = await call.body.read()
             self.bodies.append(len(body))
-            request = pb.ModelInferRequest.FromString(await codec.decode(body))
+            request = pb.ModelInferRequest.FromString(await codec.decode(body, self._takes))
             answer, headers = await codec.encode(await self._answer(request))
         except TidegateError as error:
             return Reply(metadata=ANSWER_HEADERS, error=error)
         except OipError as error:
             return Reply(metadata=ANSWER_HEADERS, error=Refusal(error.reason, error.message))
         return Reply(metadata=(*ANSWER_HEADERS, *headers), body=answer)
+
+    async def _takes(self) -> Signature:
+        raise AssertionError("a body that says everything needs no signature")
 
     async def _answer(self, request: Any) -> bytes:
         self._known(request.model_name, request.model_version)

@@ -171,9 +171,25 @@ async def test_answers_say_who_gave_them(local: Local):
     assert metadata["tidegate-endpoint"] == "cam-7a"
 
 
+async def test_a_raw_request_is_the_data_of_the_one_input(local: Local):
+    body = np.float32([1, 2, 3, 4]).tobytes()
+    answer = await ask(
+        local.http, post("/v2/models/identity/infer", body, inference_header_content_length="0")
+    )
+    assert answer.status == 200
+    cut = int(answer.headers["inference-header-content-length"])
+    assert json.loads(answer.body[:cut])["outputs"][0]["shape"] == [1, 4]
+    assert answer.body[cut:] == body
+    refused = await ask(
+        local.http, post("/v2/models/identity/infer", body[:-1], inference_header_content_length="0")
+    )
+    assert refused.status == 400
+    assert "input byte size mismatch" in refused.error
+
+
 async def test_what_is_not_served_says_so(local: Local):
-    for path in ("/v2/models/stats", "/v2/repository/index", "/v2/models/identity/generate"):
-        answer = await ask(local.http, get(path))
+    for raw in (get("/v2/models/stats"), post("/v2/repository/index"), get("/v2/models/identity/generate")):
+        answer = await ask(local.http, raw)
         assert answer.status == 501
         assert answer.error.endswith("is not served by this version")
     async with grpc.aio.insecure_channel(f"127.0.0.1:{local.grpc}") as channel:
@@ -358,8 +374,9 @@ SAME = {
     "name that is not UTF-8": get("/v2/models/%ff/ready"),
     "wrong verb": get(INFER),
     "wrong verb on health": post("/v2/health/live"),
-    "not served": get("/v2/logging"),
-    "compressed": post(INFER, content_encoding="gzip"),
+    "not served": get("/v2/systemsharedmemory/status"),
+    "coding not served": post(INFER, content_encoding="br"),
+    "not in its coding": post(INFER, content_encoding="gzip"),
     "declared too large": _headed(get(INFER, "POST"), f"content-length: {LIMIT + 1}"),
     "option twice": _headed(post(INFER), "tidegate-privacy: a", "tidegate-privacy: b"),
     "option of a wrong form": post(INFER, tidegate_deadline_ms="0x10"),
@@ -372,7 +389,6 @@ SAME = {
     "no inputs": post(INFER, "{}"),
     "header length": post(INFER, inference_header_content_length="1e3"),
     "header length beyond": post(INFER, inference_header_content_length="99999"),
-    "raw binary": post(INFER, inference_header_content_length="0"),
     "option as parameter": post(INFER, '{"parameters": {"tidegate-privacy": "x"}, "inputs": []}'),
     "shared memory": post(
         INFER,

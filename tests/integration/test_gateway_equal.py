@@ -203,13 +203,13 @@ def test_duplicate_keys_are_refused(gateway: Gateway, body: str):
     assert "twice in one object" in answer.json()["error"]
 
 
-def test_what_is_not_built_yet_says_so(gateway: Gateway):
-    answer = httpx.get(f"http://{gateway.http}/v2/models/simple/stats")
+def test_shared_memory_is_refused_by_name(gateway: Gateway):
+    answer = httpx.get(f"http://{gateway.http}/v2/systemsharedmemory/status")
     assert answer.status_code == 501
     assert set(answer.json()) == {"error"}
     with (
         triton_grpc.InferenceServerClient(gateway.grpc) as client,
         pytest.raises(triton_grpc.InferenceServerException) as refused,
     ):
-        client.get_inference_statistics("simple")
+        client.get_system_shared_memory_status()
     assert refused.value.status() == "StatusCode.UNIMPLEMENTED"

@@ -19,6 +19,7 @@ from gateway.core.call import Binding, Call, Reply
 from gateway.core.ports import InferCodec
 from gateway.frontends import handlers as handlers_module
 from gateway.frontends.grpc_lane import GrpcLane
+from gateway.frontends.handlers import EXTENSIONS
 from tests.integration.lane_support import (
     CountingProxy,
     FakeService,
@@ -91,13 +92,15 @@ async def test_an_unmodified_client_infers_and_asks(served: Served):
         assert not await triton.is_model_ready("gone")
         metadata = await triton.get_server_metadata()
         assert (metadata.name, metadata.version) == ("gw", "0.1.0")
-        assert list(metadata.extensions) == ["binary_tensor_data", "model_configuration"]
+        assert list(metadata.extensions) == list(EXTENSIONS)
         assert (await triton.get_model_metadata("add_sub", "1")).inputs[1].name == "INPUT1"
         assert (await triton.get_model_config("add_sub")).config.max_batch_size == 8
-    assert served.service.asked[-2:] == [("add_sub", "1"), ("add_sub", "")]
+        (counted,) = (await triton.get_inference_statistics("add_sub", "1")).model_stats
+        assert (counted.name, counted.version, counted.inference_count) == ("add_sub", "1", 7)
+    assert served.service.asked[-3:] == [("add_sub", "1"), ("add_sub", ""), ("add_sub", "1")]
 
 
-@pytest.mark.parametrize("method", ["ModelReady", "ModelMetadata", "ModelConfig"])
+@pytest.mark.parametrize("method", ["ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics"])
 async def test_question_that_its_options_forbid_is_refused_before_it_is_read(served: Served, method: str):
     ask = served.channel.stream_unary(f"/inference.GRPCInferenceService/{method}")
     call = ask(metadata=[("tidegate-privacy", "elsewhere")], timeout=10)  # the message is never sent
@@ -245,18 +248,12 @@ async def test_an_error_that_quotes_a_long_name_keeps_its_status(served: Served,
 
 UNSERVED = [
     "ModelStreamInfer",
-    "ModelStatistics",
-    "RepositoryIndex",
-    "RepositoryModelLoad",
-    "RepositoryModelUnload",
     "SystemSharedMemoryStatus",
     "SystemSharedMemoryRegister",
     "SystemSharedMemoryUnregister",
     "CudaSharedMemoryStatus",
     "CudaSharedMemoryRegister",
     "CudaSharedMemoryUnregister",
-    "TraceSetting",
-    "LogSettings",
 ]
 
 

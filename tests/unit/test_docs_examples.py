@@ -32,6 +32,7 @@ from gateway.core.training import Sample, TrainJob
 from gateway.core.training_result import checked
 from gateway.drift._interface import Detector
 from gateway.drift.psi import Psi
+from gateway.frontends.handlers import EXTENSIONS
 from gateway.jobs.judging_task import Rows, measure
 from gateway.pool.replica import batched
 from gateway.pool.runtimes._interface import LoadError, Runtime
@@ -289,6 +290,12 @@ def test_a_release_is_asked_for_as_told():
     query = ReleaseQuery.model_validate_json(text.replace("...", "0" * 60))
     assert query.version == "2"
     assert query.files["tflite"].format == "tflite"
+
+
+def test_the_extensions_told_are_those_that_work():
+    row = re.search(r"\| ServerMetadata \|.*", (ROOT / "docs" / "protocol.md").read_text())
+    assert row is not None
+    assert tuple(re.findall(r"`(\w+)`", row[0])) == EXTENSIONS
 
 
 def test_every_metric_is_told_with_its_labels():

@@ -32,7 +32,7 @@ def test_a_message_that_just_fits_is_whole():
     [
         (Reason.MALFORMED, 400, {}),
         (Reason.UNAVAILABLE, 503, {"retry-after": "1"}),
-        (Reason.UNSUPPORTED_CODING, 415, {"accept-encoding": "identity"}),
+        (Reason.UNSUPPORTED_CODING, 415, {"accept-encoding": "gzip, deflate"}),
     ],
 )
 def test_an_error_as_an_http_answer(reason: Reason, status: int, headers: dict[str, str]):

@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from oip.codec import HttpInferContext, decode_infer, decodes_fast
 from oip.errors import OipError
-from oip.http_request import HEADER_LENGTH, joined_headers
+from oip.http_request import HEADER_LENGTH, is_raw, joined_headers
 from oip.reasons import Reason
 
 VALUES = list(range(16))
@@ -121,8 +121,12 @@ def test_a_header_length_off_by_one_is_refused():
     read(BINARY, bytes(128), "000" + str(length))
 
 
-def test_raw_binary_requests_are_not_served():
-    assert "Raw binary" in refused(b"", bytes(32), "0", Reason.NOT_SERVED)
+@pytest.mark.parametrize(
+    ("declared", "raw"), [("0", True), ("000", True), ("", False), ("10", False), ("-0", False)]
+)
+def test_a_header_length_of_0_makes_a_raw_request(declared: str, raw: bool):
+    assert is_raw({HEADER_LENGTH.lower(): declared}) is raw
+    assert not is_raw({})
 
 
 @pytest.mark.parametrize("size", [0, 64, 127, 129, 256])

@@ -22,9 +22,14 @@ POST = ("POST",)
         (b"/v2/models/m/versions/3/config", Route("ModelConfig", GET, "m", "3")),
         (b"/v2/models/m/infer", Route("ModelInfer", POST, "m")),
         (b"/v2/models/m/versions/v1/infer", Route("ModelInfer", POST, "m", "v1")),
-        (b"/v2/models/stats", Route("ModelStatistics")),
+        (b"/v2/models/stats", Route("ModelStatistics", GET)),
+        (b"/v2/models/m/versions/3/stats", Route("ModelStatistics", GET, "m", "3")),
+        (b"/v2/repository/index", Route("RepositoryIndex", POST)),
+        (b"/v2/repository/models/ns%2Fm/load", Route("RepositoryModelLoad", POST, "ns/m")),
+        (b"/v2/repository/models/m/unload", Route("RepositoryModelUnload", POST, "m")),
         (b"/v2/cudasharedmemory/region/r/status", Route("CudaSharedMemoryStatus")),
-        (b"/v2/models/m/versions/1/trace/setting", Route("TraceSetting", (), "m", "1")),
+        (b"/v2/models/m/versions/1/trace/setting", Route("TraceSetting", (*GET, *POST), "m", "1")),
+        (b"/v2/logging", Route("LogSettings", (*GET, *POST))),
     ],
 )
 def test_paths_of_the_protocol(path, route):

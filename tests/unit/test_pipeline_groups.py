@@ -233,3 +233,23 @@ async def test_a_hub_that_is_gone_takes_only_its_own_group():
     assert b.state.snapshot.endpoints["cameras"].up
     b.state.gone("cameras")
     assert not b.state.snapshot.endpoints["cameras"].up
+
+
+async def test_a_request_that_several_devices_were_asked_for_counts_once():
+    b = await of(grouped(), device("a"), device("b"))
+    cameras = b.endpoints["cameras"]
+
+    async def only_the_second(message: service_pb2.ModelInferRequest, timeout_s: float) -> bytes:
+        if len(cameras.permits) == 1:
+            raise failure(Reason.UNAVAILABLE)
+        return response(message.model_name)
+
+    cameras.behaviour = only_the_second
+    assert (await b.director.infer(call_of(), CODEC)).error is None
+    told = service_pb2.ModelStatisticsResponse.FromString(
+        await b.director.statistics("digits", "", Options())
+    )
+    (entry,) = told.model_stats
+    stats = entry.inference_stats
+    assert (entry.version, entry.inference_count) == ("1", 1)
+    assert (stats.success.count, stats.fail.count) == (1, 0)

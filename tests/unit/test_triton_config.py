@@ -9,8 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from gateway.backends.triton import TritonConfig, TritonEndpoint
-from gateway.core.errors import TidegateError
+from gateway.core.errors import AttemptError, TidegateError
 from gateway.demo.triton import trace_args
+from oip.reasons import Reason
 from tests.support.permits import ALONE
 from tests.support.processes import output_of
 
@@ -79,3 +80,12 @@ def test_reading_the_parameters_imports_no_grpc():
 def test_a_trace_address_must_be_one():
     with pytest.raises(ValueError, match="http://"):
         trace_args("127.0.0.1:4318")
+
+
+async def test_a_load_waits_for_a_release_no_longer_than_it_may():
+    endpoint = TritonEndpoint(config(), ALONE)
+    async with endpoint._moves:
+        for order in (endpoint.load("m", "", 0.01), endpoint.unload("m", False, 0.01)):
+            with pytest.raises(AttemptError) as caught:
+                await order
+            assert (caught.value.reason, caught.value.sent) == (Reason.OVERLOADED, False)
