@@ -69,8 +69,9 @@ class _Flow:
 class Director:
     """Implements `gateway.core.ports.Service` for one replica. Lives on one loop.
 
-    `config` is one revision; `dispatcher` sends to `endpoints`, which are the started endpoints by
-    name. Everything measured goes to `state`, every decision to `records`.
+    `config` is the file's; the one in force is `state`'s, and may have other models. `dispatcher` sends to
+    `endpoints`, which are the started endpoints by name. Everything measured goes to `state`, every
+    decision to `records`.
     """
 
     def __init__(
@@ -82,10 +83,9 @@ class Director:
         records: DecisionRing,
         telemetry: Telemetry,
     ) -> None:
-        self._config = config
         self._state = state
         self._callers = Callers(config, state.device_of)
-        self._questions = Questions(config, state, endpoints)
+        self._questions = Questions(state, endpoints)
         self._signatures = Signatures(state, endpoints, time.monotonic)
         self._dispatcher = dispatcher
         self._records = records
@@ -98,6 +98,11 @@ class Director:
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
+
+    @property
+    def _config(self) -> Config:
+        """The configuration in force now."""
+        return self._state.config
 
     async def infer(self, call: Call, codec: InferCodec) -> Reply:
         try:
@@ -166,12 +171,15 @@ class Director:
         view = scan_request(body)
         started = time.monotonic()
         request = self._request(view.model_name, view.model_version, options, len(body), deadline - started)
-        flow.decision = decide(self._state.snapshot, request, started, self._rng)
+        snapshot = self._state.snapshot
+        flow.decision = decide(snapshot, request, started, self._rng)
         flow.telemetry.decided(flow.decision, started, time.monotonic())
         if flow.decision.refused is not None:
             raise Refusal(flow.decision.refused, flow.decision.message)
         await self._check(flow.decision, body, view.model_name, options)
-        flow.course = Course(request, flow.decision, body, view, deadline, flow.telemetry, flow.attempts)
+        flow.course = Course(
+            request, snapshot, flow.decision, body, view, deadline, flow.telemetry, flow.attempts
+        )
         response = await self._dispatcher.run(flow.course)
         answer, headers = await codec.encode(response)
         return answer, list(headers)

@@ -97,7 +97,7 @@ class Signatures:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _known(self, key: VariantKey) -> Signature | None:
-        return self._state.snapshot.variants[key].signature
+        return self._state.variant(key).signature
 
     async def _refusal(self, signature: Signature | None, body: bytes, model: str) -> OipError | None:
         if signature is None:
