@@ -11,7 +11,6 @@ import sys
 from typing import Any
 
 import grpc.aio
-import numpy as np
 from kserve import InferInput, InferOutput, InferRequest, InferResponse, Model, ModelRepository
 from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.grpc.server import GRPCServer
