@@ -63,7 +63,8 @@ def bench(
     config, _ = load(file)
     found = next((m for m in config.models if m.name == model), None)
     if found is None:
-        fail(f"no model {model!r} in {file}: it has {', '.join(m.name for m in config.models)}", 2)
+        names = ", ".join(m.name for m in config.models) or "none, only what is discovered"
+        fail(f"no model {model!r} in {file}: it has {names}", 2)
     wanted = _wanted(found, endpoints)
     request = None
     if input_file is not None:
