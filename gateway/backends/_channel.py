@@ -182,7 +182,9 @@ class OipChannel:
             )
         if answer != self._index[0]:
             listed = self._read("RepositoryIndexResponse", answer).models
-            self._index = answer, frozenset(model.name for model in listed if model.state == "READY")
+            # MLServer writes the name of its own constant, State.READY.
+            ready = (model.name for model in listed if model.state.rpartition(".")[2] == "READY")
+            self._index = answer, frozenset(ready)
         return self._index[1]
 
     def _read(self, message: str, answer: bytes) -> Any:

@@ -168,7 +168,7 @@ class OipServer:
             count.contents.int_contents.append(len(data))
         output = response.outputs.add(name="OUTPUT0", datatype=given.datatype, shape=given.shape)
         if self.flavour == "kserve" and raw:
-            output.parameters["binary_data_size"].int64_param = len(request.raw_input_contents[0])
+            output.parameters["binary_data_size"].int64_param = len(_packed(given.datatype, data))
         if raw:
             response.raw_output_contents.append(_packed(given.datatype, data))
         else:
