@@ -2,90 +2,43 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
-import httpx
 import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from gateway.core.config.load import kinds_in, parse_config
-from gateway.demo.triton import Ports, _free_ports
-from gateway.serve.runtime import Runtime
-from gateway.serve.settings import Address, Listen, ReplicaSettings
-from tests.support.oip_server import MODELS, SERVICE, OipServer, start
-from tests.support.replica import _nobody
+from tests.support.oip_gateway import Front, gateway_to, request
+from tests.support.oip_server import MODELS, OipServer, start
 
 pb: Any = service_pb2
 FLAVOURS = ["mlserver", "kserve"]
 NAMES = [*MODELS, "gone"]
-CONFIG = """
-version: 1
-gateway: {{name: gw, location: {{tier: cloud}}}}
-endpoints:
-  - {{name: s, kind: oip, url: "grpc://127.0.0.1:{port}", location: {{tier: cloud}}{discover}}}
-models: [{models}]
-privacy: {{default: any, classes: {{any: {{allow: [{{tier: cloud}}]}}}}}}
-policies: [{{name: default, match: {{}}, weights: {{latency: 1}}}}]
-"""
 
 
 @dataclass
 class World:
+    """The gateway to a server, and the server."""
+
     server: OipServer
-    runtime: Runtime
-    channel: grpc.aio.Channel
-    http: httpx.AsyncClient
+    front: Front
 
-    async def call(self, rpc: str, message: Any) -> bytes:
-        return await self.channel.unary_unary(SERVICE + rpc)(message.SerializeToString(), timeout=10)
-
-    async def infer(self, message: Any) -> Any:
-        """The answer, whose data is in the one form."""
-        answer = pb.ModelInferResponse.FromString(await self.call("ModelInfer", message))
-        assert len(answer.raw_output_contents) == len(answer.outputs)
-        assert not any(output.contents.ListFields() for output in answer.outputs)
-        return answer
-
-    async def refused(self, message: Any) -> tuple[str, str]:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await self.infer(message)
-        return caught.value.code().name, caught.value.details() or ""
-
-    async def post(self, model: str, document: dict[str, Any]) -> tuple[int, Any]:
-        answer = await self.http.post(f"/v2/models/{model}/infer", json=document)
-        return answer.status_code, answer.json()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.front, name)
 
 
 @asynccontextmanager
 async def running(flavour: str, folder: Path, *, discover: bool = False) -> AsyncIterator[World]:
     server = OipServer(flavour)
     listening, port = await start(server)
-    models = ", ".join(f"{{name: {name}, variants: [{{endpoint: s}}]}}" for name in NAMES)
-    text = CONFIG.format(
-        port=port,
-        discover=", discover: {privacy: any}" if discover else "",
-        models="" if discover else models,
-    )
-    config = parse_config(text, "t.yaml", kinds_in("gateway.backends"), os.environ, folder)
-    ports = _free_ports(Ports(0, 0, 0))
-    listen = Listen(*(Address("127.0.0.1", port) for port in (ports.http, ports.grpc, ports.metrics)))
-    runtime = Runtime(ReplicaSettings(config, "r", listen, folder), _nobody)
-    await runtime.start()
     try:
-        async with (
-            grpc.aio.insecure_channel(str(listen.grpc)) as channel,
-            httpx.AsyncClient(base_url=f"http://{listen.http}") as http,
-        ):
-            yield World(server, runtime, channel, http)
+        async with gateway_to(port, [] if discover else NAMES, folder) as front:
+            yield World(server, front)
     finally:
-        await runtime.drain(2.0)
         await listening.stop(None)
 
 
@@ -93,29 +46,6 @@ async def running(flavour: str, folder: Path, *, discover: bool = False) -> Asyn
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     async with running(request.param, tmp_path) as found:
         yield found
-
-
-def request(model: str, values: np.ndarray[Any, Any], *, typed: bool = False) -> Any:
-    message = pb.ModelInferRequest(model_name=model, id="7")
-    datatype = {"float32": "FP32", "int32": "INT32", "int8": "INT8", "object": "BYTES"}[values.dtype.name]
-    tensor = message.inputs.add(name="INPUT0", datatype=datatype, shape=values.shape)
-    flat = values.ravel().tolist()
-    if typed:
-        field = {
-            "FP32": "fp32_contents",
-            "INT32": "int_contents",
-            "INT8": "int_contents",
-            "BYTES": "bytes_contents",
-        }
-        getattr(tensor.contents, field[datatype]).extend(flat)
-    else:
-        raw = (
-            b"".join(len(x).to_bytes(4, "little") + x for x in flat)
-            if datatype == "BYTES"
-            else values.tobytes()
-        )
-        message.raw_input_contents.append(raw)
-    return message
 
 
 FLOATS = np.array([[0.5, -0.0, 3.25]], np.float32)

@@ -64,8 +64,14 @@ class Told(Model):
             outputs.insert(0, InferOutput("COUNT", [1], "INT64", data=[array.size]))
         if self._kind == "boom":
             raise ValueError(f"cannot take {array.tolist()}")
-        parameters = {key: str(value) for key, value in (payload.parameters or {}).items()}
+        parameters = {key: _shown(value) for key, value in (payload.parameters or {}).items()}
         return InferResponse(payload.id, self.name, outputs, parameters=parameters)
+
+
+def _shown(parameter: Any) -> str:
+    """As KServe reads it: a parameter without a value is none that it knows."""
+    kind = parameter.WhichOneof("parameter_choice")
+    return repr(None if kind is None else getattr(parameter, kind))
 
 
 class Untold(Told):
