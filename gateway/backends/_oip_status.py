@@ -19,6 +19,7 @@ No text of such a server goes on: it may quote what was in the request.
 | RESOURCE_EXHAUSTED | message larger than the server takes | too_large | no |
 | RESOURCE_EXHAUSTED | any other | overloaded | yes |
 | DEADLINE_EXCEEDED | any | deadline | no |
+| INVALID_ARGUMENT | no more than that a model is not ready | model_unavailable | yes |
 | INVALID_ARGUMENT, OUT_OF_RANGE, FAILED_PRECONDITION, ALREADY_EXISTS | any | malformed | no |
 | UNIMPLEMENTED | any | not_served | no |
 | PERMISSION_DENIED, UNAUTHENTICATED | any: this gateway is not let in | endpoint_failed | yes |
@@ -27,6 +28,7 @@ No text of such a server goes on: it may quote what was in the request.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from gateway.core.errors import AttemptError
@@ -66,7 +68,16 @@ _MEANINGS = {
     "PERMISSION_DENIED": _NOT_LET_IN,
     "UNAUTHENTICATED": _NOT_LET_IN,
 }
-_BROKEN_STREAM = ("Stream removed", "RST_STREAM", "Socket closed", "Connection reset", "GOAWAY")
+_ONE_MODEL = re.compile(r"Model [^\n'\"]{1,300} is not ready( yet)?\.?")
+_BROKEN_STREAM = (
+    "Stream removed",
+    "Received RST_STREAM",
+    "RST_STREAM",
+    "Socket closed",
+    "Connection reset",
+    "GOAWAY",
+)
+"""How gRPC's own texts begin; a server's may hold such words somewhere, from a request."""
 
 
 def failure_of(endpoint: str, status: str, details: str) -> AttemptError:
@@ -82,12 +93,12 @@ def failure_of(endpoint: str, status: str, details: str) -> AttemptError:
 
 
 def _meaning(status: str, details: str) -> Meaning:
-    if status == "UNAVAILABLE":
-        if "failed to connect to all addresses" in details or "DNS resolution failed" in details:
-            return _UNREACHED
-        if "is not ready" in details or "not yet ready" in details:
-            return _NOT_READY
-    if status in ("UNKNOWN", "INTERNAL") and any(phrase in details for phrase in _BROKEN_STREAM):
+    unreached = "failed to connect to all addresses" in details or "DNS resolution failed" in details
+    if status == "UNAVAILABLE" and unreached:
+        return _UNREACHED
+    if status in ("UNAVAILABLE", "INVALID_ARGUMENT") and _ONE_MODEL.fullmatch(details):
+        return _NOT_READY
+    if status in ("UNKNOWN", "INTERNAL") and details.startswith(_BROKEN_STREAM):
         return _GONE
     if status == "RESOURCE_EXHAUSTED" and "larger than max" in details:
         return _TOO_LARGE

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tests.support.oip_gateway import Front, gateway_to, request
-from tests.support.oip_server import MODELS, OipServer, start
+from tests.support.oip_gateway import Front, gateway_of, gateway_to, request
+from tests.support.oip_server import MODELS, SERVICE, OipServer, start
 
 pb: Any = service_pb2
 FLAVOURS = ["mlserver", "kserve"]
@@ -198,3 +198,33 @@ async def test_without_an_index_nothing_is_offered_and_that_is_told(tmp_path: Pa
         assert view["detail"].startswith("its server keeps no index of its models")
         status, text = await world.refused(request("id2d_fp32", FLOATS))
         assert (status, text) == ("NOT_FOUND", "Request for unknown model: 'id2d_fp32' is not found")
+
+
+TWO = """
+version: 1
+gateway: {{name: gw, location: {{tier: cloud}}}}
+endpoints:
+  - {{name: s, kind: oip, url: "grpc://127.0.0.1:{port}", location: {{tier: cloud}}}}
+  - {{name: t, kind: triton, url: "grpc://127.0.0.1:{other}", location: {{tier: cloud}}}}
+models: [{{name: id2d_fp32, variants: [{{endpoint: s, quality: 1}}, {{endpoint: t, quality: 0.5}}]}}]
+privacy: {{default: any, classes: {{any: {{allow: [{{tier: cloud}}]}}}}}}
+policies: [{{name: default, match: {{}}, weights: {{quality: 1}}}}]
+"""
+
+
+async def test_a_parameter_that_it_cannot_carry_goes_where_it_can_be(tmp_path: Path):
+    """Nothing was sent, so this may be though the model is not idempotent."""
+    servers = [await start(OipServer("kserve")) for _ in range(2)]
+    (first, port), (second, other) = servers
+    message = request("id2d_fp32", FLOATS)
+    try:
+        async with gateway_of(TWO.format(port=port, other=other), tmp_path) as front:
+            for parameter, place in ((None, "s"), (0.5, "t")):
+                if parameter is not None:
+                    message.parameters["temperature"].double_param = parameter
+                call = front.channel.unary_unary(f"{SERVICE}ModelInfer")(message.SerializeToString())
+                assert await call
+                assert dict(await call.initial_metadata())["tidegate-endpoint"] == place
+    finally:
+        for server in (first, second):
+            await server.stop(None)

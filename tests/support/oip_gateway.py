@@ -67,7 +67,13 @@ async def gateway_to(port: int, names: Sequence[str], folder: Path) -> AsyncIter
     """To a server on loopback, with these models; without any, with those that it has."""
     models = ", ".join(f"{{name: {name}, variants: [{{endpoint: s}}]}}" for name in names)
     discover = "" if names else ", discover: {privacy: any}"
-    text = CONFIG.format(port=port, discover=discover, models=models)
+    async with gateway_of(CONFIG.format(port=port, discover=discover, models=models), folder) as front:
+        yield front
+
+
+@asynccontextmanager
+async def gateway_of(text: str, folder: Path) -> AsyncIterator[Front]:
+    """From the text of a configuration."""
     config = parse_config(text, "t.yaml", kinds_in("gateway.backends"), os.environ, folder)
     ports = _free_ports(Ports(0, 0, 0))
     listen = Listen(*(Address("127.0.0.1", port) for port in (ports.http, ports.grpc, ports.metrics)))
