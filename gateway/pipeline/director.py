@@ -171,15 +171,12 @@ class Director:
         view = scan_request(body)
         started = time.monotonic()
         request = self._request(view.model_name, view.model_version, options, len(body), deadline - started)
-        snapshot = self._state.snapshot
-        flow.decision = decide(snapshot, request, started, self._rng)
+        flow.decision = decide(self._state.snapshot, request, started, self._rng)
         flow.telemetry.decided(flow.decision, started, time.monotonic())
         if flow.decision.refused is not None:
             raise Refusal(flow.decision.refused, flow.decision.message)
         await self._check(flow.decision, body, view.model_name, options)
-        flow.course = Course(
-            request, snapshot, flow.decision, body, view, deadline, flow.telemetry, flow.attempts
-        )
+        flow.course = Course(request, flow.decision, body, view, deadline, flow.telemetry, flow.attempts)
         response = await self._dispatcher.run(flow.course)
         answer, headers = await codec.encode(response)
         return answer, list(headers)

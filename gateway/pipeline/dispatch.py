@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
-from gateway.core.decision import Attempt, Candidate, Decision, Outcome, Snapshot, VariantKey
+from gateway.core.decision import Attempt, Candidate, Decision, Outcome, VariantKey
 from gateway.core.errors import AttemptError, Refusal
 from gateway.core.place import Place
 from gateway.core.ports import Endpoint, Permit
@@ -54,12 +54,11 @@ class Course:
     """One request on its way along its plan; `attempts` grows as it goes, and `place` is where the last
     of them went.
 
-    `snapshot` is what was decided on. `body` is the serialized ModelInferRequest that `view` was scanned
-    from, `deadline` an instant of the monotonic clock.
+    `body` is the serialized ModelInferRequest that `view` was scanned from, `deadline` an instant
+    of the monotonic clock.
     """
 
     request: Request
-    snapshot: Snapshot
     decision: Decision
     body: bytes
     view: RequestView
@@ -98,7 +97,7 @@ class Dispatcher:
         attempt failed) or Refusal (there was none)."""
         budget = self._budgets[course.decision.policy]
         failure: AttemptError | None = None
-        with Attempts(course.snapshot, course.decision, course.request, budget, self._rng) as attempts:
+        with Attempts(self._state.snapshot, course.decision, course.request, budget, self._rng) as attempts:
             while True:
                 found = attempts.next(self._state.snapshot, course.deadline - self._clock(), failure)
                 if isinstance(found, Halt):

@@ -211,7 +211,7 @@ async def test_requests_that_are_too_late_to_be_sent_share_no_error():
     asked = Request("digits", "", Options(), len(message), None, "t-1", 0.0)
     decision = b.director.dry_run("digits", "", Options(), len(message))
     telemetry = b.telemetry.request(0.0, Options(), Binding.GRPC)
-    course = Course(asked, b.state.snapshot, decision, message, scan_request(message), 0.5, telemetry, [])
+    course = Course(asked, decision, message, scan_request(message), 0.5, telemetry, [])
     errors = []
     for _ in range(2):
         with pytest.raises(Refusal) as caught:

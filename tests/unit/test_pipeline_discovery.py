@@ -17,6 +17,7 @@ from gateway.pipeline import state as pipeline_state
 from gateway.pipeline.discovery import NO_INDEX, NOT_READ, Discovery
 from gateway.pipeline.state import ReplicaState
 from oip.reasons import Reason
+from oip.signature import Signature
 from tests.support.fakes import (
     CODEC,
     Bench,
@@ -241,11 +242,14 @@ async def test_what_was_measured_is_kept_of_those_that_stay_and_for_a_while_of_t
     await w.has("site", "new")
     for key in (DIGITS, NEW):
         measured(state, key, w.now)
+        state.learnt(key, Signature((), ()), w.now)
     await w.has("site")
     assert NEW not in state.snapshot.variants
     assert state.snapshot.variants[DIGITS].latency is not None
+    assert state.snapshot.variants[DIGITS].signature is not None
     w.now += pipeline_state.REMEMBERED_S - 1
     await w.has("site", "new")
+    state.tick(w.now)
     back = state.snapshot.variants[NEW]
     assert back.latency is not None
     assert (back.response_bytes, back.signature, back.ready) == (100, None, True)
