@@ -38,8 +38,10 @@ CLOSE_S = 1.0
 GUARD_S = 0.5
 """How long after gRPC's own deadline the local timer ends a call."""
 MAX_METADATA_BYTES = 2**20
-MAX_INDEX_BYTES = 2**22
+MAX_INDEX_BYTES = 2**21
 """Largest index of models that is read."""
+FAST_INDEX_BYTES = 2**16
+"""An index up to this size is read in a few milliseconds."""
 
 CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),
@@ -181,11 +183,17 @@ class OipChannel:
                 Reason.TOO_LARGE, "has a larger index of models than is read", sent=True, retryable=False
             )
         if answer != self._index[0]:
-            listed = self._read("RepositoryIndexResponse", answer).models
-            # MLServer writes the name of its own constant, State.READY.
-            ready = (model.name for model in listed if model.state.rpartition(".")[2] == "READY")
-            self._index = answer, frozenset(ready)
+            if len(answer) <= FAST_INDEX_BYTES:
+                names = self._ready_in(answer)
+            else:
+                names = await asyncio.to_thread(self._ready_in, answer)
+            self._index = answer, names
         return self._index[1]
+
+    def _ready_in(self, index: bytes) -> frozenset[str]:
+        listed = self._read("RepositoryIndexResponse", index).models
+        # MLServer writes the name of its own constant, State.READY.
+        return frozenset(model.name for model in listed if model.state.rpartition(".")[2] == "READY")
 
     def _read(self, message: str, answer: bytes) -> Any:
         try:

@@ -8,6 +8,7 @@ nothing, and says so.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -18,7 +19,11 @@ from gateway.core.ports import Endpoint, Indexed, ModelHealth
 from oip.reasons import Reason
 
 NO_INDEX = "its server keeps no index of its models, so none of them is offered by discovery"
+TOO_LARGE = "its index of models is too large to be read"
 NOT_READ = "its index of models could not be read; what it had before is still offered"
+
+MANY = 5000
+"""More names than this are looked through beside the loop."""
 
 
 class Discovery:
@@ -46,13 +51,15 @@ class Discovery:
             self._silent.pop(name, None)
         except AttemptError as error:
             if error.reason is not Reason.NOT_SERVED:
-                self._silent[name] = NOT_READ
+                self._silent[name] = TOO_LARGE if error.reason is Reason.TOO_LARGE else NOT_READ
                 return ()
             self._silent[name] = NO_INDEX
             names = frozenset[str]()
         if names != self._names.get(name, frozenset[str]()):
             self._names[name] = names
-            self._found[name] = found_of(names)
+            self._found[name] = (
+                await asyncio.to_thread(found_of, names) if len(names) > MANY else found_of(names)
+            )
             self._offer = offer(self._declared, self._found)
             self._move(self._offer.config)
         return tuple(ModelHealth(model, "", True) for model in self._offer.endpoints[name].names)

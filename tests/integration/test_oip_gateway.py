@@ -12,8 +12,12 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from gateway.backends._channel import MAX_INDEX_BYTES
+from gateway.core.config.discovered import MAX_MODELS
+from gateway.pipeline.discovery import MANY, TOO_LARGE
 from tests.support.oip_gateway import Front, gateway_of, gateway_to, request
 from tests.support.oip_server import MODELS, SERVICE, OipServer, start
+from tests.support.waiting import until
 
 pb: Any = service_pb2
 FLAVOURS = ["mlserver", "kserve"]
@@ -178,7 +182,7 @@ async def test_an_index_is_followed(tmp_path: Path):
         world.server.index += ["a/new one", "tab\there"]
         world.server.models["tab\there"] = MODELS["id2d_fp32"]
 
-        await world.runtime._monitors["s"].look()
+        await until(lambda: "a/new one" in world.runtime._discovery.of("s").names)
         told = [model["name"] for model in await world.runtime.models_view()]
         assert told == sorted({*MODELS, "a/new one"} - {"typed_fp32"})
         assert (await world.http.get("/v2/models/a%2Fnew%20one/ready")).status_code == 200
@@ -188,6 +192,21 @@ async def test_an_index_is_followed(tmp_path: Path):
         assert view["detail"] == (
             "not all of its models are offered: 1 with names that are too long or cannot be shown"
         )
+
+
+async def test_a_flood_of_names_is_cut_and_one_that_is_too_large_is_not_read(tmp_path: Path):
+    async with running("mlserver", tmp_path, discover=True) as world:
+        found = world.runtime._discovery
+        name = "m{:05}-" + "x" * 40
+        world.server.models |= {name.format(n): MODELS["id2d_fp32"] for n in range(MANY + 1000)}
+        world.server.index = [name.format(n) for n in range(MANY + 1000)]
+        await until(lambda: found.of("s").left_out == MANY)
+        assert len(await world.runtime.models_view()) == MAX_MODELS
+        assert (await world.infer(request(name.format(999), FLOATS))).model_name == name.format(999)
+        assert (await world.refused(request(name.format(1000), FLOATS)))[0] == "NOT_FOUND"
+        world.server.index = ["y" * MAX_INDEX_BYTES]
+        await until(lambda: found.of("s").remark == TOO_LARGE)
+        assert len(found.of("s").names) == MAX_MODELS
 
 
 async def test_without_an_index_nothing_is_offered_and_that_is_told(tmp_path: Path):
