@@ -56,10 +56,8 @@ class Discovery:
             self._silent[name] = NO_INDEX
             names = frozenset[str]()
         if names != self._names.get(name, frozenset[str]()):
-            self._names[name] = names
-            self._found[name] = (
-                await asyncio.to_thread(found_of, names) if len(names) > MANY else found_of(names)
-            )
+            found = await asyncio.to_thread(found_of, names) if len(names) > MANY else found_of(names)
+            self._names[name], self._found[name] = names, found
             self._offer = offer(self._declared, self._found)
             self._move(self._offer.config)
         return tuple(ModelHealth(model, "", True) for model in self._offer.endpoints[name].names)

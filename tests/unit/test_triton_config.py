@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from gateway.backends._channel import OipChannel
 from gateway.backends.triton import TritonConfig, TritonEndpoint
 from gateway.core.errors import TidegateError
 from gateway.demo.triton import trace_args
@@ -79,3 +80,11 @@ def test_reading_the_parameters_imports_no_grpc():
 def test_a_trace_address_must_be_one():
     with pytest.raises(ValueError, match="http://"):
         trace_args("127.0.0.1:4318")
+
+
+async def test_a_model_that_is_only_tried_before_its_release_is_not_had(monkeypatch: pytest.MonkeyPatch):
+    async def ready_models(channel: OipChannel, timeout_s: float) -> frozenset[str]:
+        return frozenset({"digits", "digits.tidegate-trial"})
+
+    monkeypatch.setattr(OipChannel, "ready_models", ready_models)
+    assert await TritonEndpoint(config(), ALONE).ready_models(1.0) == {"digits"}
