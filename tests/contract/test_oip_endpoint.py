@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc.aio
@@ -13,7 +14,7 @@ import pytest
 from gateway.backends.oip import OipConfig, OipEndpoint
 from gateway.core.config import Location
 from gateway.core.place import Tier
-from tests.contract.endpoint_suite import EndpointSuite
+from tests.contract.endpoint_suite import AnswerSuite, EndpointSuite
 from tests.support.oip_server import SERVICE, OipProcess
 from tests.support.permits import ALONE
 
@@ -50,13 +51,25 @@ class OipPlace:
             self._server.start()
 
 
-@pytest.fixture(scope="module", params=["mlserver", "kserve"])
-def oip_place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OipPlace]:
+@contextmanager
+def running(flavour: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OipPlace]:
     log = tmp_path_factory.mktemp("oip") / "slow.log"
-    server = OipProcess(request.param, log)
+    server = OipProcess(flavour, log)
     server.start()
     yield OipPlace(server, log)
     server.kill()
+
+
+@pytest.fixture(scope="module")
+def like_mlserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OipPlace]:
+    with running("mlserver", tmp_path_factory) as place:
+        yield place
+
+
+@pytest.fixture(scope="module")
+def like_kserve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OipPlace]:
+    with running("kserve", tmp_path_factory) as place:
+        yield place
 
 
 class TestOipEndpoint(EndpointSuite):
@@ -64,5 +77,16 @@ class TestOipEndpoint(EndpointSuite):
     has_configurations = False
 
     @pytest.fixture
-    def place(self, oip_place: OipPlace) -> OipPlace:
-        return oip_place
+    def place(self, like_mlserver: OipPlace) -> OipPlace:
+        return like_mlserver
+
+
+class TestOipEndpointToKserve(AnswerSuite):
+    """How its connection fares is the same as above."""
+
+    kind = "oip"
+    has_configurations = False
+
+    @pytest.fixture
+    def place(self, like_kserve: OipPlace) -> OipPlace:
+        return like_kserve

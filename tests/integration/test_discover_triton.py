@@ -17,11 +17,15 @@ import tritonclient.grpc.aio as triton_aio
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
+from gateway.backends.oip import OipConfig, OipEndpoint
 from gateway.cli.main import run
+from gateway.core.config import Location
+from gateway.core.place import Tier
 from gateway.demo.triton import TritonServer
 from tests.support.gateway import running_gateway
+from tests.support.permits import ALONE, PERMIT
 from tests.support.replica import Replica
-from tests.support.triton import REPOSITORY, output0, slow_body
+from tests.support.triton import REPOSITORY, infer_body, output0, slow_body
 from tests.support.waiting import until_true
 
 FIXED = "id2d_fp32"
@@ -233,6 +237,35 @@ def test_what_is_discovered_is_sent_nowhere_that_its_class_forbids(
     finally:
         found.kill()
         direct.unload_model(COMES)
+
+
+async def test_a_triton_is_an_oip_server_whose_own_words_on_its_models_count(triton: TritonServer):
+    place = Location(tier=Tier.CLOUD)
+    url = f"grpc://127.0.0.1:{triton.grpc_port}"
+    endpoint = OipEndpoint(OipConfig(name="o", kind="oip", url=url, location=place), ALONE)
+    await endpoint.start()
+    try:
+        await until_up(endpoint)
+        assert FIXED in await endpoint.ready_models(5)
+        config = service_pb2.ModelConfigResponse.FromString(await endpoint.model_config(FIXED, "", 5))
+        assert config.config.backend == "python"
+        async with triton_aio.InferenceServerClient(f"127.0.0.1:{triton.grpc_port}") as direct:
+            before = (await direct.get_inference_statistics(FIXED)).model_stats[0].inference_count
+            answer = await endpoint.infer(infer_body(FIXED, np.ones((1, 2), np.float32)), (), 10, PERMIT)
+        assert output0(answer, "float32").tolist() == [[1, 1]]
+        told = service_pb2.ModelStatisticsResponse.FromString(await endpoint.statistics(FIXED, "", 5))
+        assert told.model_stats[0].inference_count == before + 1
+        assert told.model_stats[0].inference_stats.compute_infer.ns > 0
+    finally:
+        await endpoint.close()
+
+
+async def until_up(endpoint: OipEndpoint) -> None:
+    async with asyncio.timeout(15):
+        while True:
+            if (await endpoint.health([], 5)).up:
+                return
+            await asyncio.sleep(0.02)
 
 
 def test_operators_see_what_is_discovered(

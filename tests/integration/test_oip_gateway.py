@@ -75,6 +75,12 @@ async def test_answers_have_one_form_whatever_the_server_writes(world: World, mo
         assert found["COUNT"] == b"\3\0\0\0"
 
 
+async def test_megabytes_of_typed_contents_become_raw(world: World):
+    values = np.arange(2**19, dtype=np.float32).reshape(1, -1)
+    answer = await world.infer(request("typed_fp32", values, typed=True))
+    assert answer.raw_output_contents[0] == values.tobytes()
+
+
 async def test_json_has_data_and_no_word_of_binary(world: World):
     document = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 3], "data": [0.5, 1, 3.25]}]}
     for model in ("id2d_fp32", "typed_fp32"):
