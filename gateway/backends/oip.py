@@ -51,6 +51,8 @@ _OF_EXCEPTIONS = frozenset({"UNKNOWN", "INTERNAL"})
 class OipConfig(DiscoveringConfig):
     """`kind: oip`. `url` is grpc://HOST:PORT, or grpcs://HOST:PORT for TLS."""
 
+    port_hint: ClassVar[str] = " (MLServer's and KServe's gRPC port is 8081 by default)"
+
     kind: Literal["oip"]  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen, so narrowing is safe
 
 
@@ -158,7 +160,8 @@ class OipEndpoint:
         verdict is the same, and in the same words, whatever the server makes of a wrong request."""
         if error.reason is Reason.UNKNOWN_MODEL:
             return _about(error, unknown_model(asked.model_name, asked.model_version))
-        if error.reason is not Reason.MALFORMED and error.grpc_status not in _OF_EXCEPTIONS:
+        failed = error.reason is Reason.ENDPOINT_FAILED and error.grpc_status in _OF_EXCEPTIONS
+        if error.reason is not Reason.MALFORMED and not failed:
             return error
         signature = _ANYTHING
         with contextlib.suppress(OipError):
