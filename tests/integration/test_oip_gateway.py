@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -198,6 +199,28 @@ async def test_an_index_is_followed(tmp_path: Path):
         assert view["detail"] == (
             "not all of its models are offered: 1 with names that are too long or cannot be shown"
         )
+
+
+ODD = ["a b", "a%b", "a%2Fb", "ns/m", "m:v", "模型", "m.v1", "..", "versions", "infer", "x" * 256]
+
+
+async def test_odd_names_are_names_like_any_other(tmp_path: Path):
+    async with running("mlserver", tmp_path, discover=True) as world:
+        hidden = ["x" * 257, " padded", "new\nline", "right\u202eleft", "null\0"]
+        world.server.models = dict.fromkeys([*ODD, *hidden], MODELS["id2d_fp32"])
+        world.server.index = list(world.server.models)
+        await until(lambda: world.runtime._discovery.of("s").names == tuple(sorted(ODD)))
+        document = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}
+        for name in ODD:
+            # Clients take a literal .. for the folder above.
+            at = quote(name, safe="").replace("..", "%2E%2E")
+            status, body = await world.post(at, document)
+            assert (status, body.get("model_name")) == (200, name), body
+            assert (await world.infer(request(name, FLOATS))).model_name == name
+            shown = await world.http.get(f"/v2/models/{at}")
+            assert shown.json()["name"] == name
+        for name in hidden:
+            assert (await world.refused(request(name, FLOATS)))[0] == "NOT_FOUND"
 
 
 async def test_a_flood_of_names_is_cut_and_one_that_is_too_large_is_not_read(tmp_path: Path):
