@@ -9,6 +9,7 @@ import pytest
 
 from gateway.backends.oip import OipConfig
 from gateway.backends.triton import TritonConfig
+from gateway.cli import bench
 from gateway.cli.advice import warnings_of
 from gateway.cli.common import BACKENDS
 from gateway.cli.main import run
@@ -126,3 +127,26 @@ def test_a_class_that_never_passes_the_gateway_is_told():
         and w.message.startswith("what 'b' has can never pass")
         for w in found
     )
+
+
+def test_a_model_that_the_file_does_not_name_is_measured_where_models_are_discovered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[object] = []
+
+    async def measure_all(
+        config: object, state_dir: object, url: str, found: object, wanted: object, request: object
+    ):
+        asked.extend((found, wanted))
+        return []
+
+    monkeypatch.setattr(bench, "_measure_all", measure_all)
+    path = tmp_path / "t.yaml"
+    path.write_text(FILE.replace("discover: {privacy: eu}", "discover: {privacy: public}"))
+    assert run(["bench", "new", "-f", str(path), "--state-dir", str(tmp_path), "--endpoints", "b"]) == 0
+    found, wanted = asked
+    assert (found.name, found.privacy) == ("new", "public")
+    assert [variant.endpoint for variant in wanted] == ["b"]
+    path.write_text(FILE)
+    with pytest.raises(SystemExit, match="2"):  # in two classes, so offered by neither
+        run(["bench", "new", "-f", str(path), "--state-dir", str(tmp_path)])
