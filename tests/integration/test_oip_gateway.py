@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,8 +15,12 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from gateway.backends._channel import MAX_INDEX_BYTES
+from gateway.backends.oip import OipConfig
+from gateway.core.config import Location
 from gateway.core.config.discovered import MAX_MODELS
+from gateway.core.place import Tier
 from gateway.pipeline.discovery import MANY, TOO_LARGE
+from gateway.store.profiles import Profile, ProfileStore
 from tests.support.oip_gateway import Front, gateway_of, gateway_to, request
 from tests.support.oip_server import MODELS, SERVICE, OipServer, start
 from tests.support.waiting import until
@@ -236,6 +241,27 @@ async def test_a_flood_of_names_is_cut_and_one_that_is_too_large_is_not_read(tmp
         world.server.index = ["y" * MAX_INDEX_BYTES]
         await until(lambda: found.of("s").remark == TOO_LARGE)
         assert len(found.of("s").names) == MAX_MODELS
+
+
+async def test_stored_figures_of_a_model_count_once_it_is_there(tmp_path: Path):
+    server = OipServer("mlserver")
+    del server.models["typed_fp32"]
+    listening, port = await start(server)
+    place = OipConfig(
+        name="s", kind="oip", url=f"grpc://127.0.0.1:{port}", location=Location(tier=Tier.CLOUD)
+    )
+    figures = Profile("s", "typed_fp32", "", time.time(), 4.0, 9.0, 123.0, 30, 100, 100, place.identity)
+    ProfileStore(tmp_path).save([figures])
+    try:
+        async with gateway_to(port, [], tmp_path) as front:
+            server.models["typed_fp32"] = MODELS["typed_fp32"]
+            await until(lambda: "typed_fp32" in front.runtime._discovery.of("s").names)
+            (view,) = await front.runtime.endpoints_view()
+            (found,) = [model for model in view["models"] if model["model"] == "typed_fp32"]
+            assert (found["capacity_rps"], found["latency"]["p50_ms"]) == (123.0, 4.0)
+            assert found["latency"]["source"] == "profile"
+    finally:
+        await listening.stop(None)
 
 
 async def test_without_an_index_nothing_is_offered_and_that_is_told(tmp_path: Path):
