@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import field_validator, model_validator
 
-from gateway.core.config import PlacedConfig
+from gateway.core.config import DiscoverConfig, PlacedConfig
 from gateway.core.config.basis import Strict
 
 
@@ -68,3 +68,16 @@ class AddressedConfig(PlacedConfig):
     @property
     def secure(self) -> bool:
         return self.url.startswith("grpcs://")
+
+
+class DiscoveringConfig(AddressedConfig):
+    """A server that may be asked which models it has."""
+
+    not_identity: ClassVar[frozenset[str]] = frozenset({"discover"})
+
+    discover: DiscoverConfig | None = None
+    """Offer every model that it has, under its own name, in a class; an entry under `models` wins."""
+
+    @property
+    def discovers(self) -> str | None:
+        return None if self.discover is None else self.discover.privacy

@@ -19,7 +19,7 @@ not pay for the connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,10 @@ CLOSE_S = 1.0
 GUARD_S = 0.5
 """How long after gRPC's own deadline the local timer ends a call."""
 MAX_METADATA_BYTES = 2**20
+MAX_INDEX_BYTES = 2**21
+"""Largest index of models that is read."""
+FAST_INDEX_BYTES = 2**16
+"""An index up to this size is read in a few milliseconds."""
 
 CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),
@@ -65,6 +69,7 @@ _RPCS = (
     "ModelMetadata",
     "ModelConfig",
     "ModelStatistics",
+    "RepositoryIndex",
     "RepositoryModelLoad",
     "RepositoryModelUnload",
 )
@@ -96,6 +101,8 @@ class OipChannel:
         self._rpcs: dict[str, Any] = {}
         self._changed = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
+        self._index: tuple[bytes, frozenset[str]] = b"", frozenset()
+        """The last index and what was read in it: it is asked for again and again."""
 
     async def start(self) -> None:
         """Begin to connect. Raises TidegateError when a TLS file cannot be read."""
@@ -123,12 +130,14 @@ class OipChannel:
         timeout_s: float,
         metadata: Metadata = (),
         words: Mapping[str, str] | None = None,
+        not_ready: Container[Reason] = (Reason.UNKNOWN_MODEL,),
     ) -> Health:
         """Up means live, and readiness is asked per model: a server's own also asks for every model it
-        holds, and dips while it unloads one. `words` says what a gRPC status in answer to it means."""
+        holds, and dips while it unloads one. `words` says what a gRPC status in answer to it means, and
+        `not_ready` which failures of the question about a model only mean that this one is not ready."""
         live, *ready = await asyncio.gather(
             self._live(timeout_s, metadata),
-            *(self._model_ready(model, version, timeout_s, metadata) for model, version in models),
+            *(self._model_ready(model, version, timeout_s, metadata, not_ready) for model, version in models),
             return_exceptions=True,
         )
         for answer in (live, *ready):
@@ -147,11 +156,13 @@ class OipChannel:
         answer = await self.call("ServerLive", b"", metadata, timeout_s)
         return bool(self._read("ServerLiveResponse", answer).live)
 
-    async def _model_ready(self, model: str, version: str, timeout_s: float, metadata: Metadata) -> bool:
+    async def _model_ready(
+        self, model: str, version: str, timeout_s: float, metadata: Metadata, not_ready: Container[Reason]
+    ) -> bool:
         try:
             answer = await self.ask("ModelReady", model, version, timeout_s, metadata)
         except AttemptError as error:
-            if error.reason is Reason.UNKNOWN_MODEL:
+            if error.reason in not_ready:
                 return False
             raise
         return bool(self._read("ModelReadyResponse", answer).ready)
@@ -162,6 +173,27 @@ class OipChannel:
         """The serialized answer to one question about a model. Raises AttemptError."""
         request = getattr(self._pb, f"{rpc}Request")(name=model, version=version)
         return await self.call(rpc, request.SerializeToString(), metadata, timeout_s)
+
+    async def ready_models(self, timeout_s: float) -> frozenset[str]:
+        """Names in the server's index of models that have a version ready. Raises AttemptError."""
+        request = self._pb.RepositoryIndexRequest(ready=True)
+        answer = await self.call("RepositoryIndex", request.SerializeToString(), (), timeout_s)
+        if len(answer) > MAX_INDEX_BYTES:
+            raise self.failed(
+                Reason.TOO_LARGE, "has a larger index of models than is read", sent=True, retryable=False
+            )
+        if answer != self._index[0]:
+            if len(answer) <= FAST_INDEX_BYTES:
+                names = self._ready_in(answer)
+            else:
+                names = await asyncio.to_thread(self._ready_in, answer)
+            self._index = answer, names
+        return self._index[1]
+
+    def _ready_in(self, index: bytes) -> frozenset[str]:
+        listed = self._read("RepositoryIndexResponse", index).models
+        # MLServer writes the name of its own constant, State.READY.
+        return frozenset(model.name for model in listed if model.state.rpartition(".")[2] == "READY")
 
     def _read(self, message: str, answer: bytes) -> Any:
         try:

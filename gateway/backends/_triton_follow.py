@@ -33,6 +33,7 @@ from gateway.backends._repository import (
     open_repository,
     with_model,
 )
+from gateway.backends.triton import TRIAL_SUFFIX
 from gateway.core.errors import AttemptError
 from gateway.core.release import Release
 from gateway.policy.signature import changed
@@ -49,7 +50,6 @@ LOAD_S = 300.0
 """How long Triton may take to load a model."""
 GOLDEN_S = 30.0
 """How long one golden case may take."""
-TRIAL = "tidegate-trial"
 FROM_FILE = "file"
 """Source of a release that the configuration's files are."""
 _PATH = re.compile(r"(?<![\w/])/[^\s:',)]+")
@@ -143,7 +143,7 @@ class TritonFollower:
         """Load a version beside the model, from memory, and hold it against what stands. Raises _Refused,
         GoldenFailed, AttemptError."""
         config, standing = await self._described(model, "")
-        name = f"{model}.{TRIAL}"
+        name = model + TRIAL_SUFFIX
         config.name = name
         config.ClearField("version_policy")
         parts = {f"file:{version}/{path}": content for path, content in files.items()}

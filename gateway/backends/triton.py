@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from pydantic import field_validator
 
-from gateway.backends._address import AddressedConfig
+from gateway.backends._address import DiscoveringConfig
 from gateway.backends._channel import OipChannel
 from gateway.backends._triton_status import failure_of
 from gateway.core.config import EndpointConfig
@@ -19,15 +19,17 @@ from gateway.core.ports import Health, Permit, Surroundings
 from gateway.core.release import Release
 from oip.reasons import Reason
 
+TRIAL_SUFFIX = ".tidegate-trial"
+"""Of the name under which a model is loaded beside itself, to be tried."""
 _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/.*)?")
 
 
-class TritonConfig(AddressedConfig):
+class TritonConfig(DiscoveringConfig):
     """`kind: triton`. `url` is grpc://HOST:PORT, or grpcs://HOST:PORT for TLS."""
 
     port_hint: ClassVar[str] = " (Triton's gRPC port is 8001 by default)"
 
-    not_identity: ClassVar[frozenset[str]] = frozenset({"repository"})
+    not_identity: ClassVar[frozenset[str]] = DiscoveringConfig.not_identity | {"repository"}
 
     kind: Literal["triton"]  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen, so narrowing is safe
     repository: str | None = None
@@ -95,6 +97,11 @@ class TritonEndpoint:
         from oip.codec_operators import unload_request
 
         await self._order("RepositoryModelUnload", unload_request(model, dependents), timeout_s)
+
+    async def ready_models(self, timeout_s: float) -> frozenset[str]:
+        """Without those that are only tried before they become a release."""
+        names = await self._channel.ready_models(timeout_s)
+        return frozenset(name for name in names if not name.endswith(TRIAL_SUFFIX))
 
     async def follow(self, model: str, release: Release, content: bytes, golden: bytes | None) -> str:
         if self._repository is None:

@@ -76,6 +76,7 @@ def warnings_of(config: Config) -> list[Finding]:
     return [
         *_shut_out(config),
         *_unused_variants(config),
+        *_unused_discoveries(config),
         *_idle_policies(config),
         *_odd_resources(config),
         *_outdone(config),
@@ -164,8 +165,31 @@ def _unused_variants(config: Config) -> Iterator[Finding]:
                 )
 
 
+def _unused_discoveries(config: Config) -> Iterator[Finding]:
+    closed = _closed(config)
+    for index, endpoint in enumerate(config.endpoints):
+        name = endpoint.discovers
+        if name is None:
+            continue
+        loc: Loc = ("endpoints", index, "discover", "privacy")
+        if name in closed:
+            own = f"the gateway's own place ({config.gateway.location.place})"
+            yield Finding(
+                loc,
+                f"what '{endpoint.name}' has can never pass this gateway: its class '{name}' forbids {own}",
+            )
+        elif all(wall.gateway or wall.endpoints[endpoint.name] for wall in _walls(config, name)):
+            yield Finding(
+                loc,
+                f"'{endpoint.name}' will never answer what is discovered there: class '{name}' forbids its"
+                f" place ({endpoint.place})",
+            )
+
+
 def _idle_policies(config: Config) -> Iterator[Finding]:
-    names = {"models": [m.name for m in config.models], "privacy": list(config.privacy.classes)}
+    names = {"privacy": list(config.privacy.classes)}
+    if all(endpoint.discovers is None for endpoint in config.endpoints):
+        names["models"] = [m.name for m in config.models]
     for index, policy in enumerate(config.policies):
         for key, known in names.items():
             globs = getattr(policy.match, key)

@@ -56,11 +56,14 @@ def bench(
     """Measure latency and capacity of a model on each of its endpoints, directly, and store them.
 
     A given request goes only where the model's privacy class allows; made-up data goes everywhere. Pools
-    and devices are measured by the running gateway, with made-up data.
+    and devices are measured by the running gateway, with made-up data. A model that the file does not name
+    is measured on the endpoints that have discover.
     """
+    from gateway.core.config.discovered import found_of, offer
     from gateway.store.profiles import ProfileError, ProfileStore
 
     config, _ = load(file)
+    config = offer(config, {endpoint.name: found_of([model]) for endpoint in config.endpoints}).config
     found = next((m for m in config.models if m.name == model), None)
     if found is None:
         fail(f"no model {model!r} in {file}: it has {', '.join(m.name for m in config.models)}", 2)

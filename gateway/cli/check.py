@@ -51,6 +51,9 @@ def check(
             "revision": revision,
             "warnings": [_plain(w) for w in warnings],
         }
+        discovering = {e.name: e.discovers for e in config.endpoints if e.discovers is not None}
+        if discovering:
+            outcome["discover"] = discovering
         if matrix:
             outcome["matrix"] = {
                 name: {
@@ -71,6 +74,11 @@ def check(
     print(
         f"ok: {', '.join(f'{n} {one if n == 1 else many}' for n, one, many in counts)}; revision {revision}"
     )
+    for endpoint in config.endpoints:
+        if endpoint.discovers is not None:
+            print(
+                f"{endpoint.name} also offers every model it has that is not named here, in class {endpoint.discovers}"
+            )
     if matrix:
         _print_matrix(config, table)
 

@@ -61,7 +61,7 @@ def push(
 
 @models.command("list")
 def list_(url: Url = HERE, as_json: AsJson = False) -> None:
-    """Every model's releases."""
+    """Every model's releases, and the models that were discovered, which have none."""
     found = call_operator(url, "GET", "/api/v1/models")
     if as_json:
         print(json.dumps(found, indent=2))
@@ -77,6 +77,11 @@ def list_(url: Url = HERE, as_json: AsJson = False) -> None:
         )
         for view in found
         for release in view["releases"]
+    ]
+    rows += [
+        (view["name"], "", "discovered", "", ", ".join(v["endpoint"] for v in view["variants"]), "")
+        for view in found
+        if view.get("discovered")
     ]
     if not rows:
         print("nothing is released: `tidegate models push MODEL FILE` releases a model's first file")
@@ -98,7 +103,10 @@ def show(model: Model, url: Url = HERE, as_json: AsJson = False) -> None:
         return
     for release in view["releases"]:
         draw(*_lines(model, release))
-    if not view["releases"]:
+    if view.get("discovered"):
+        at = ", ".join(variant["endpoint"] for variant in view["variants"])
+        print(f"{model} was discovered at {at} and is in class {view['privacy']}: it has no releases")
+    elif not view["releases"]:
         print(f"nothing of {model} is released: `tidegate models push {model} FILE` releases its first file")
     _tell_differences([view])
 

@@ -132,7 +132,8 @@ class Endpoint(Protocol):
         ...
 
     async def model_config(self, model: str, version: str, timeout_s: float) -> bytes:
-        """A serialized ModelConfigResponse. Raises AttemptError."""
+        """A serialized ModelConfigResponse. Raises AttemptError; NOT_SERVED from a place that has no
+        configurations."""
         ...
 
     async def statistics(self, model: str, version: str, timeout_s: float) -> bytes:
@@ -147,6 +148,16 @@ class Relay(Protocol):
     def under(self, permit: Permit) -> Self:
         """The same endpoint for questions alone, with what must travel with them: where they may go,
         and which gateways they have passed."""
+        ...
+
+
+@runtime_checkable
+class Indexed(Protocol):
+    """An endpoint that can be asked which models it has."""
+
+    async def ready_models(self, timeout_s: float) -> frozenset[str]:
+        """Names of the models that it answers now, as its server gives them. Raises AttemptError;
+        NOT_SERVED for a server that keeps no index."""
         ...
 
 

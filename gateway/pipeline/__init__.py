@@ -8,6 +8,7 @@
     questions  readiness, metadata and configuration, behind the same privacy wall
     state      what this replica measured and heard of its places; gives `decide` its snapshot
     monitor    asks each endpoint for its health, its models' readiness and their signatures
+    discovery  what endpoints have, and from it the configuration in force
     observer   what models that are kept fit do at places which do not report themselves, for control
     outgoing   those reports while they wait
     records    the bounded ring of decision records

@@ -74,8 +74,9 @@ class _Flow:
 class Director:
     """Implements `gateway.core.ports.Service` for one replica. Lives on one loop.
 
-    `config` is one revision; `dispatcher` sends to `endpoints`, which are the started endpoints by
-    name. Everything measured goes to `state`, every decision to `records`.
+    `config` is the file's; the one in force is `state`'s, and may have other models. `dispatcher` sends to
+    `endpoints`, which are the started endpoints by name. Everything measured goes to `state`, every
+    decision to `records`.
     """
 
     def __init__(
@@ -87,10 +88,9 @@ class Director:
         records: DecisionRing,
         telemetry: Telemetry,
     ) -> None:
-        self._config = config
         self._state = state
         self._callers = Callers(config, state.device_of)
-        self._questions = Questions(config, state, endpoints)
+        self._questions = Questions(state, endpoints)
         self._signatures = Signatures(state, endpoints, time.monotonic)
         self._repository = Repository(state, endpoints, self._questions, dispatcher.look)
         self._dispatcher = dispatcher
@@ -105,6 +105,11 @@ class Director:
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
+
+    @property
+    def _config(self) -> Config:
+        """The configuration in force now."""
+        return self._state.config
 
     async def infer(self, call: Call, codec: InferCodec) -> Reply:
         try:

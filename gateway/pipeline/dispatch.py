@@ -160,7 +160,7 @@ class Dispatcher:
 
     def _cost(self, key: VariantKey, sent_bytes: int, response_bytes: int | None) -> float | None:
         """What the attempt cost; None where that takes a capacity which was never measured."""
-        capacity = self._state.snapshot.variants[key].capacity_rps
+        capacity = self._state.variant(key).capacity_rps
         return attempt_cost(self._prices[key.endpoint], capacity, sent_bytes, response_bytes)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
-from gateway.core.ports import Endpoint, Health
+from gateway.core.ports import Endpoint, Health, ModelHealth
 from gateway.pipeline.signatures import ask_signature
 from oip.signature import Signature
 
@@ -15,14 +16,19 @@ TIMEOUT_S = 1.0
 SIGNATURES_S = 30.0
 """How often a model that stays ready is asked for its signature."""
 
+ASKED_AT_ONCE = 8
+"""Models whose signatures are asked for at the same time: an endpoint may have a thousand."""
+
 Learn = Callable[[str, str, Signature | None], None]
 """Takes model, version and signature; None where the endpoint says nothing."""
+Discover = Callable[[float], Awaitable[tuple[ModelHealth, ...]]]
+"""Takes seconds; the models that the endpoint has ready besides those that are asked for."""
 
 
 class Monitor:
     """One endpoint's health, asked every `INTERVAL_S` and at once when `look_now` is called.
 
-    A look ends after `TIMEOUT_S`, so a stopped endpoint is found out within two seconds. Signatures are
+    `models` are asked for one by one; `discover`, where it is given, finds the others. A look ends after `TIMEOUT_S`, so a stopped endpoint is found out within two seconds. Signatures are
     asked for beside the looks: when a model becomes ready, or its endpoint comes back, and every
     `SIGNATURES_S`.
     """
@@ -33,8 +39,10 @@ class Monitor:
         models: Sequence[tuple[str, str]],
         report: Callable[[Health], None],
         learn: Learn,
+        discover: Discover | None = None,
     ) -> None:
         self._endpoint = endpoint
+        self._discover = discover
         self._models = models
         self._report = report
         self._learn = learn
@@ -78,6 +86,8 @@ class Monitor:
         try:
             async with asyncio.timeout(2 * TIMEOUT_S):
                 health = await self._endpoint.health(self._models, TIMEOUT_S)
+                if self._discover is not None and health.up:
+                    health = replace(health, models=(*health.models, *await self._discover(TIMEOUT_S)))
         except TimeoutError:
             health = Health(up=False, detail="did not answer a health check in time")
         except Exception as error:  # a monitor that ends would leave the last verdict standing for ever
@@ -98,11 +108,14 @@ class Monitor:
             self._learning = asyncio.create_task(self._ask(due), name="learn signatures")
 
     async def _ask(self, due: Sequence[tuple[str, str]]) -> None:
+        turns = asyncio.Semaphore(ASKED_AT_ONCE)
+
         async def one(model: str, version: str) -> None:
-            try:
-                signature = await ask_signature(self._endpoint, model, version)
-            except Exception:  # of an endpoint that breaks its promise: as one that says nothing
-                signature = None
+            async with turns:
+                try:
+                    signature = await ask_signature(self._endpoint, model, version)
+                except Exception:  # of an endpoint that breaks its promise: as one that says nothing
+                    signature = None
             self._learn(model, version, signature)
 
         await asyncio.gather(*(one(*model) for model in due))

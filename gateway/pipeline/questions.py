@@ -5,18 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from gateway.core.config import Config
 from gateway.core.decision import VariantKey
 from gateway.core.errors import AttemptError, Refusal
 from gateway.core.ports import Endpoint, Permit, Relay
 from gateway.core.request import Options
 from gateway.decide import compiled, unknown_model, version_refusal
 from gateway.decide.groups import reach
-from gateway.decide.tables import GROUP_PLACE, Model, Target, Wall
+from gateway.decide.tables import GROUP_PLACE, Compiled, Model, Target, Wall
 from gateway.pipeline.signatures import ask_signature
 from gateway.pipeline.state import ReplicaState
 from gateway.policy.privacy import origin_of
-from oip.codec import rename_config, rename_metadata, versions_of
+from oip.codec import config_from, rename_config, rename_metadata, versions_of
 from oip.errors import OipError
 from oip.names import shown
 from oip.reasons import Reason
@@ -33,10 +32,13 @@ class Questions:
     models is known to the gateway, so the question goes to none of them.
     """
 
-    def __init__(self, config: Config, state: ReplicaState, endpoints: Mapping[str, Endpoint]) -> None:
-        self._tables = compiled(config)
+    def __init__(self, state: ReplicaState, endpoints: Mapping[str, Endpoint]) -> None:
         self._state = state
         self._endpoints = endpoints
+
+    @property
+    def _tables(self) -> Compiled:
+        return compiled(self._state.config)
 
     def any_ready(self) -> bool:
         """Whether some model can be answered somewhere."""
@@ -66,11 +68,9 @@ class Questions:
         return rename_metadata(answer, name)
 
     async def model_config(self, name: str, version: str, options: Options) -> bytes:
-        """A serialized ModelConfigResponse under the gateway's own model name. Raises TidegateError."""
-        answer = await self._ask(
-            name, version, options, lambda e, k: e.model_config(k.model, k.version, TIMEOUT_S)
-        )
-        return rename_config(answer, name)
+        """A serialized ModelConfigResponse under the gateway's own model name; of an endpoint that has no
+        configurations, as much as its metadata says. Raises TidegateError."""
+        return rename_config(await self._ask(name, version, options, _config), name)
 
     async def signature(self, name: str, version: str, options: Options) -> Signature:
         """What a model takes and gives, as far as one place says so. Raises TidegateError."""
@@ -157,7 +157,7 @@ class Questions:
         """Those that it answers with; () where only its endpoint knows."""
         if target.key.version:
             return (target.key.version,)
-        return self._state.snapshot.variants[target.key].versions
+        return self._state.variant(target.key).versions
 
     def _wall(self, model: Model, options: Options) -> Wall:
         origin = origin_of(self._tables.gateway, options)
@@ -201,3 +201,12 @@ class Questions:
 
 def _nobody(name: str) -> Refusal:
     return Refusal(Reason.NO_CANDIDATE, f"No endpoint is ready to answer for model {shown(name)}")
+
+
+async def _config(endpoint: Endpoint, key: VariantKey) -> bytes:
+    try:
+        return await endpoint.model_config(key.model, key.version, TIMEOUT_S)
+    except AttemptError as error:
+        if error.reason is not Reason.NOT_SERVED:
+            raise
+    return config_from(await endpoint.model_metadata(key.model, key.version, TIMEOUT_S))

@@ -99,7 +99,7 @@ class Signatures:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _known(self, key: VariantKey) -> Signature | None:
-        return self._state.snapshot.variants[key].signature
+        return self._state.variant(key).signature
 
     async def _held(self, signature: Signature | None, body: bytes, model: str) -> int | OipError:
         """The request's rows, or why the model cannot take it."""

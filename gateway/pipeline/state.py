@@ -6,9 +6,10 @@ views that are consistent because nothing awaits between reading and deciding.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 from gateway.core.config import Config
 from gateway.core.decision import EndpointState, Outcome, Snapshot, VariantKey, VariantState
@@ -21,12 +22,26 @@ from oip.signature import Signature
 
 RESPONSE_SHARE = 0.1
 """How much one answer moves the mean answer size."""
+REMEMBERED_S = 600.0
+REMEMBERED = 1000
+"""For how long, and of how many variants, measurements are kept that are in force no more."""
+
+_UNKNOWN = VariantState()
+
+
+class _Parted(NamedTuple):
+    """What was measured of a variant that left at `at`."""
+
+    at: float
+    window: LatencyWindow
+    state: VariantState
 
 
 class ReplicaState:
-    """Health, readiness and measurements of every endpoint and variant of one configuration.
+    """Health, readiness and measurements of every endpoint and variant of the configuration in force.
 
-    Instants are monotonic seconds.
+    That may change its models while requests run: those go on by what they were decided on, and what they
+    measure of a variant that left is not kept. Instants are monotonic seconds.
     """
 
     def __init__(self, config: Config, revision: str) -> None:
@@ -35,9 +50,10 @@ class ReplicaState:
         self._endpoints: dict[str, EndpointState] = {
             e.name: EndpointState(up=False, detail="not asked yet") for e in config.endpoints
         }
-        keys = [key_of(model, variant) for model in config.models for variant in model.variants]
+        keys = _keys_of(config)
         self._windows = {key: LatencyWindow() for key in keys}
-        self._variants = {key: VariantState() for key in keys}
+        self._variants = dict.fromkeys(keys, _UNKNOWN)
+        self._parted: OrderedDict[VariantKey, _Parted] = OrderedDict()
         self._learnt_at: dict[VariantKey, float] = {}
         self._groups = {e.name: group_of(()) for e in config.endpoints if e.place is None}
         self._credentials: dict[str, dict[bytes, Device]] = {}
@@ -53,6 +69,35 @@ class ReplicaState:
             self._groups,
             self._device_load,
         )
+
+    @property
+    def config(self) -> Config:
+        """The configuration in force."""
+        return self._config
+
+    def variant(self, key: VariantKey) -> VariantState:
+        """What is known about a variant; nothing of one that is in force no more."""
+        return self._variants.get(key, _UNKNOWN)
+
+    def move(self, config: Config, now: float) -> Collection[VariantKey]:
+        """From now on `config`, which differs in its models alone, is in force. Returns the variants that are
+        new. What was measured of the others is kept; one that left and comes back within a while is found
+        as it was, but for what it takes and whether it is ready."""
+        self._config = config
+        wanted = _keys_of(config)
+        for key in [key for key in self._variants if key not in wanted]:
+            self._parted[key] = _Parted(now, self._windows.pop(key), self._variants.pop(key))
+            self._learnt_at.pop(key, None)
+        new = [key for key in wanted if key not in self._variants]
+        for key in new:
+            before = self._parted.pop(key, None)
+            if before is None:
+                self._windows[key], self._variants[key] = LatencyWindow(), _UNKNOWN
+            else:
+                self._windows[key] = before.window
+                self._variants[key] = replace(before.state, ready=None, signature=None, versions=())
+        self._forget(now)
+        return new
 
     def models_of(self, endpoint: str) -> list[tuple[str, str]]:
         """(model, version) pairs that the configuration wants from an endpoint."""
@@ -100,10 +145,11 @@ class ReplicaState:
 
     def begun(self, key: VariantKey, given_s: float, now: float, device: str = "") -> None:
         """An attempt begins and has `given_s` seconds."""
-        self._windows[key].begin(given_s * 1000, now)
         if device:
             self._device_load[device] += 1
-        self._refresh(key, now)
+        if key in self._windows:
+            self._windows[key].begin(given_s * 1000, now)
+            self._refresh(key, now)
 
     def ended(
         self,
@@ -116,11 +162,13 @@ class ReplicaState:
         device: str = "",
     ) -> None:
         """An attempt that had `given_s` seconds ended; `response_bytes` is None where no answer came."""
-        self._windows[key].observe(outcome, elapsed_ms, given_s * 1000, now)
         if device:
             self._device_load[device] -= 1
             if not self._device_load[device]:
                 del self._device_load[device]
+        if key not in self._windows:
+            return
+        self._windows[key].observe(outcome, elapsed_ms, given_s * 1000, now)
         if response_bytes is not None:
             state = self._variants[key]
             mean = response_bytes if state.response_bytes is None else state.response_bytes
@@ -154,6 +202,14 @@ class ReplicaState:
         """Let figures grow old: an idle variant's trials begin anew once its figure is stale."""
         for key in self._variants:
             self._refresh(key, now)
+        self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        while self._parted:
+            longest = next(iter(self._parted.values()))
+            if len(self._parted) <= REMEMBERED and now - longest.at < REMEMBERED_S:
+                return
+            self._parted.popitem(last=False)
 
     def _refresh(self, key: VariantKey, now: float) -> None:
         window, state = self._windows[key], self._variants[key]
@@ -164,3 +220,8 @@ class ReplicaState:
             answers=window.answers(now),
             hurry=window.hurry,
         )
+
+
+def _keys_of(config: Config) -> dict[VariantKey, None]:
+    """Every variant's, in the order of the configuration."""
+    return {key_of(model, variant): None for model in config.models for variant in model.variants}

@@ -13,7 +13,7 @@ def contradiction(reference: Signature, other: Signature) -> str | None:
     """Where `other` differs from the reference, in a few words; None where both can be the same model.
 
     Names, datatypes and ranks must be equal, and dimensions where neither is -1. An input that is
-    optional may be missing from the other.
+    optional may be missing from the other. Who names no inputs, no outputs or no shape says nothing of them.
     """
     if reference is other:
         return None
@@ -42,13 +42,15 @@ def changed(standing: Signature, new: Signature) -> str | None:
 
 
 def _differing(kind: str, reference: Sequence[TensorSpec], other: Sequence[TensorSpec]) -> str | None:
+    if not reference or not other:
+        return None
     theirs = {spec.name: spec for spec in other}
     for spec in reference:
         found = theirs.pop(spec.name, None)
         if found is None:
             if not spec.optional:
                 return f"it has no {kind} {shown(spec.name)}"
-        elif found.datatype != spec.datatype or not _fit(found.shape, spec.shape):
+        elif found.datatype != spec.datatype or not _fit(found, spec):
             return f"its {kind} {shown(spec.name)} is {_text(found)}, not {_text(spec)}"
     for spec in theirs.values():
         if not spec.optional:
@@ -56,8 +58,12 @@ def _differing(kind: str, reference: Sequence[TensorSpec], other: Sequence[Tenso
     return None
 
 
-def _fit(one: Sequence[int], other: Sequence[int]) -> bool:
-    return len(one) == len(other) and all(a == b or -1 in (a, b) for a, b in zip(one, other, strict=True))
+def _fit(one: TensorSpec, other: TensorSpec) -> bool:
+    if one.any_shape or other.any_shape:
+        return True
+    return len(one.shape) == len(other.shape) and all(
+        a == b or -1 in (a, b) for a, b in zip(one.shape, other.shape, strict=True)
+    )
 
 
 def _text(spec: TensorSpec) -> str:

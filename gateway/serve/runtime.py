@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import gateway
-from gateway.core.config import EndpointConfig
+from gateway.core.config import Config, EndpointConfig
 from gateway.core.decision import VariantKey
 from gateway.core.fleet import Group
 from gateway.core.plugins import discover
@@ -24,6 +26,7 @@ from gateway.frontends.grpc_lane import GrpcLane
 from gateway.frontends.handlers import Handlers
 from gateway.frontends.http_lane import HttpLane
 from gateway.pipeline.director import Director
+from gateway.pipeline.discovery import Discovery
 from gateway.pipeline.dispatch import Dispatcher
 from gateway.pipeline.following import Following
 from gateway.pipeline.monitor import Monitor
@@ -37,7 +40,7 @@ from gateway.serve.passage import OperatorCall, OperatorPassage
 from gateway.serve.scrape_listener import ScrapeListener
 from gateway.serve.settings import ReplicaSettings
 from gateway.serve.teaching import teach
-from gateway.store.profiles import ProfileStore
+from gateway.store.profiles import Profile, ProfileStore
 from gateway.telemetry import Telemetry
 from gateway.telemetry.metrics import ToldGauge
 from oip.errors import OipError
@@ -76,8 +79,10 @@ class Runtime:
         self._records = DecisionRing(secrets.token_hex(4))
         self._profiles = ProfileStore(settings.state_dir)
         self._profiles_seen: object = None
+        self._stored: Sequence[Profile] = ()
         self._endpoints: dict[str, Endpoint] = {}
         self._monitors: dict[str, Monitor] = {}
+        self._discovery = Discovery(settings.config, self._endpoints, self._move)
         watched = None if desk is None or not observed(settings.config) else desk
         self._observer = None if watched is None else Observer(settings.config, watched)
         dispatcher = Dispatcher(self._state, self._endpoints, self._lost, time.monotonic, self._observer)
@@ -135,6 +140,7 @@ class Runtime:
                 lambda model, version, signature, name=name: self._state.learnt(
                     VariantKey(name, model, version), signature, time.monotonic()
                 ),
+                None if declared.discovers is None else functools.partial(self._discovery.look, name),
             )
             self._opened.push_async_callback(monitor.close)
         # The first look comes before the first request, so that a gateway that says it is up knows its places.
@@ -191,11 +197,11 @@ class Runtime:
 
     async def endpoints_view(self) -> list[dict[str, Any]]:
         return await views.endpoints(
-            self._settings.config, self._state.snapshot, self._endpoints, time.monotonic()
+            self._state.snapshot, self._endpoints, self._discovery.of, time.monotonic()
         )
 
     async def models_view(self) -> list[dict[str, Any]]:
-        return views.models(self._settings.config, self._state.snapshot)
+        return views.models(self._state.snapshot, {model.name for model in self._settings.config.models})
 
     async def dry_run(self, query: dict[str, Any]) -> dict[str, Any]:
         """The record of the decision that the request of `query` (a RouteQuery's fields) would get."""
@@ -244,7 +250,17 @@ class Runtime:
     async def measurement(self, number: str) -> dict[str, Any]:
         return self._measurements.view(number)
 
+    def _move(self, config: Config) -> None:
+        """Go on with other models; places and all else are as they were."""
+        now = time.monotonic()
+        new = set(self._state.move(config, now))
+        fresh = [p for p in self._stored if VariantKey(p.endpoint, p.model, p.version) in new]
+        self._state.profiles(fresh, now, time.time())
+
     def _heard(self, name: str, health: Health) -> None:
+        discovered = self._discovery.of(name)
+        if health.up and discovered is not None:
+            health = replace(health, detail=discovered.remark)
         self._state.heard(name, health)
         self._telemetry.metrics.endpoint_up(name, health.up)
 
@@ -265,7 +281,8 @@ class Runtime:
             return
         self._profiles_seen = seen
         try:
-            self._state.profiles(self._profiles.load(), time.monotonic(), time.time())
+            self._stored = self._profiles.load()
+            self._state.profiles(self._stored, time.monotonic(), time.time())
         except (OSError, ValueError) as error:
             logger.error("stored measurements are not used: %s", error)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gateway.core.config import Config, EndpointConfig
-from gateway.core.decision import Snapshot, VariantKey
+from gateway.core.config import EndpointConfig
+from gateway.core.config.discovered import Offered
+from gateway.core.decision import Snapshot, VariantKey, VariantState
 from gateway.core.place import Place
 from gateway.core.ports import Endpoint
 from gateway.routing.predict import key_of
@@ -18,18 +19,29 @@ from oip.codec import statistics_to_json
 from oip.errors import OipError
 
 STATISTICS_TIMEOUT_S = 1.0
+ASKED_AT_ONCE = 32
+"""Questions for statistics that are under way at the same time."""
 
 
 async def endpoints(
-    config: Config, snapshot: Snapshot, started: Mapping[str, Endpoint], now: float
+    snapshot: Snapshot,
+    started: Mapping[str, Endpoint],
+    discovered: Callable[[str], Offered | None],
+    now: float,
 ) -> list[dict[str, Any]]:
-    """One entry an endpoint: what was declared, whether it is up, and per variant what was measured
-    here and what the endpoint itself counted. `now` is monotonic."""
+    """One entry an endpoint: what was declared, whether it is up, what was discovered there, and per variant
+    what was measured here and what the endpoint itself counted. `now` is monotonic."""
+    turns = asyncio.Semaphore(ASKED_AT_ONCE)
+
+    async def counted(name: str, key: VariantKey, up: bool) -> Any:
+        async with turns:
+            return await _counted(started[name], key, up)
 
     async def view(declared: EndpointConfig) -> dict[str, Any]:
-        state = snapshot.endpoints[declared.name]
-        keys = sorted(key for key in snapshot.variants if key.endpoint == declared.name)
-        counted = await asyncio.gather(*(_counted(started[declared.name], key, state.up) for key in keys))
+        state, offered = snapshot.endpoints[declared.name], discovered(declared.name)
+        states = {key: known for key, known in snapshot.variants.items() if key.endpoint == declared.name}
+        keys = sorted(states)
+        own = await asyncio.gather(*(counted(declared.name, key, state.up) for key in keys))
         return {
             "name": declared.name,
             "kind": declared.kind,
@@ -41,36 +53,44 @@ async def endpoints(
             "up": state.up,
             "detail": state.detail,
             **({} if state.replicas is None else {"replicas": dict(state.replicas)}),
+            **({} if offered is None else {"discover": _discover(declared, offered)}),
             "models": [
-                {**_variant(snapshot, key, now), "statistics": own}
-                for key, own in zip(keys, counted, strict=True)
+                {**_variant(snapshot, key, states[key], now), "statistics": told}
+                for key, told in zip(keys, own, strict=True)
             ],
         }
 
-    return list(await asyncio.gather(*(view(declared) for declared in config.endpoints)))
+    return list(await asyncio.gather(*(view(declared) for declared in snapshot.config.endpoints)))
 
 
-def models(config: Config, snapshot: Snapshot) -> list[dict[str, Any]]:
-    """One entry a model: its class and which variants can answer now. Of an artifact only the file's name
-    is told: its folder is the machine's."""
+def models(snapshot: Snapshot, declared: Collection[str]) -> list[dict[str, Any]]:
+    """One entry a model: its class and which variants can answer now; those that are not `declared` were
+    discovered. Of an artifact only the file's name is told: its folder is the machine's."""
+    config = snapshot.config
     return [
         {
             "name": model.name,
+            "discovered": model.name not in declared,
             "privacy": model.privacy or config.privacy.default,
             "idempotent": model.idempotent,
             "variants": [
                 {
                     **variant.model_dump(mode="json", exclude_none=True),
                     **({} if variant.artifact is None else {"artifact": Path(variant.artifact).name}),
-                    "versions": _versions(snapshot, key_of(model, variant)),
-                    "ready": snapshot.endpoints[variant.endpoint].up
-                    and snapshot.variants[key_of(model, variant)].ready is True,
+                    "versions": _versions(snapshot, key, snapshot.variants[key]),
+                    "ready": snapshot.endpoints[variant.endpoint].up and snapshot.variants[key].ready is True,
                 }
                 for variant in model.variants
+                for key in [key_of(model, variant)]
             ],
         }
         for model in config.models
     ]
+
+
+def _discover(declared: EndpointConfig, offered: Offered) -> dict[str, Any]:
+    """In which class, how many models are offered, and how many are not."""
+    return {"privacy": declared.discovers, "offered": len(offered.names), "left_out": offered.left_out}
 
 
 def _place(place: Place | None) -> dict[str, str] | None:
@@ -79,13 +99,12 @@ def _place(place: Place | None) -> dict[str, str] | None:
     return {name: str(value) for name, value in asdict(place).items() if value is not None}
 
 
-def _variant(snapshot: Snapshot, key: VariantKey, now: float) -> dict[str, Any]:
-    state = snapshot.variants[key]
+def _variant(snapshot: Snapshot, key: VariantKey, state: VariantState, now: float) -> dict[str, Any]:
     figure = state.latency
     return {
         "model": key.model,
         "version": key.version or None,
-        "versions": _versions(snapshot, key),
+        "versions": _versions(snapshot, key, state),
         "ready": state.ready is True,
         "latency": None
         if figure is None
@@ -101,14 +120,14 @@ def _variant(snapshot: Snapshot, key: VariantKey, now: float) -> dict[str, Any]:
     }
 
 
-def _versions(snapshot: Snapshot, key: VariantKey) -> list[str]:
+def _versions(snapshot: Snapshot, key: VariantKey, state: VariantState) -> list[str]:
     """Those that answer now, of a group those that some connected device has; none where only the endpoint
     knows."""
     if key.version:
         return [key.version]
     group = snapshot.groups.get(key.endpoint)
     if group is None:
-        return list(snapshot.variants[key].versions)
+        return list(state.versions)
     return sorted((v for model, v in group.ready if model == key.model and v), key=lambda v: (len(v), v))
 
 

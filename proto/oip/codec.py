@@ -177,6 +177,8 @@ def encode_infer(context: HttpInferContext, response: bytes) -> tuple[bytes, Hea
         shape = list(tensor.shape)
         entry: dict[str, object] = {"name": tensor.name, "datatype": tensor.datatype, "shape": shape}
         parameters = _plain_parameters(tensor.parameters)
+        # KServe's server says of raw data over gRPC what means binary data behind the JSON here.
+        parameters.pop("binary_data_size", None)
         raw = _output_raw(tensor, raws[at] if raws else None)
         if context.binary_outputs.get(tensor.name, context.binary_default):
             any_binary = True
@@ -256,7 +258,7 @@ def signature_of(metadata: bytes, config: bytes | None) -> Signature:
 
 
 def versions_of(metadata: bytes) -> tuple[str, ...]:
-    """Those that a serialized ModelMetadataResponse lists. Raises OipError."""
+    """The versions that a serialized ModelMetadataResponse names. Raises OipError."""
     return tuple(_parse("ModelMetadataResponse", metadata).versions)
 
 
@@ -270,7 +272,8 @@ def metadata_of(name: str, version: str, platform: str, signature: Signature) ->
 
 
 def config_of(name: str, platform: str, signature: Signature, batch_delay_us: int | None = None) -> bytes:
-    """A serialized ModelConfigResponse; `dims` are without the batch's dimension where there is one.
+    """A serialized ModelConfigResponse; `dims` are without the batch's dimension where there is one. A
+    datatype that the protocol does not know is left out.
 
     `batch_delay_us`: how long a request may wait for others to share its run, None where none are put
     together.
@@ -282,14 +285,23 @@ def config_of(name: str, platform: str, signature: Signature, batch_delay_us: in
         for spec in specs:
             entry = entries.add(name=spec.name, dims=spec.shape[1 if signature.max_batch else 0 :])
             kind = "STRING" if spec.datatype == "BYTES" else spec.datatype
-            entry.data_type = (
-                entry.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_name[f"TYPE_{kind}"].number
-            )
+            known = entry.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_name.get(f"TYPE_{kind}")
+            if known is not None:
+                entry.data_type = known.number
             if spec.optional:
                 entry.optional = True
     if batch_delay_us is not None:
         config.dynamic_batching.max_queue_delay_microseconds = batch_delay_us
     return message.SerializeToString()
+
+
+def config_from(metadata: bytes) -> bytes:
+    """As much of a ModelConfigResponse as a serialized ModelMetadataResponse says, for a server that has no
+    configurations: no batch, and no input that may be left out. Raises OipError."""
+    message = _parse("ModelMetadataResponse", metadata)
+    signature = signature_of(metadata, None)
+    inputs = tuple(replace(spec, optional=False) for spec in signature.inputs)
+    return config_of(message.name, message.platform, Signature(inputs, signature.outputs))
 
 
 def statistics_of(name: str, version: str, counters: Counters) -> bytes:

@@ -344,7 +344,7 @@ async def run_fixture(device: SimDevice | None, given: Given) -> bytes:
             text = f"inference input '{tensor.name}' data-type is '{tensor.datatype}', but expects '{wanted}'"
             raise OipError(Reason.MALFORMED, text)
     if request.model_name == "slow_identity":
-        await asyncio.sleep(request.parameters["seconds"].double_param)
+        await asyncio.sleep(float(request.parameters["seconds"].string_param or 0))
     response = service_pb2.ModelInferResponse(model_name=request.model_name, model_version="1", id=request.id)
     (tensor,) = request.inputs
     response.outputs.add(name="OUTPUT0", datatype=tensor.datatype, shape=tensor.shape)

@@ -37,7 +37,8 @@ def infer_body(
         request.inputs.add(name=f"INPUT{index}", datatype=datatype, shape=value.shape)
         request.raw_input_contents.append(value.tobytes())
     if seconds is not None:
-        request.parameters["seconds"].double_param = seconds
+        # A string, because not every server of the protocol knows doubles.
+        request.parameters["seconds"].string_param = str(seconds)
     return request.SerializeToString()
 
 

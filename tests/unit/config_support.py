@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from pydantic import Field
 
-from gateway.core.config import Config, EndpointConfig, PlacedConfig
+from gateway.core.config import Config, DiscoverConfig, EndpointConfig, PlacedConfig
 from gateway.core.config.basis import Strict
 from gateway.core.config.load import parse_config
 from gateway.core.config.problems import ConfigError
@@ -25,6 +25,11 @@ class TritonLike(PlacedConfig):
     kind: Literal["triton"]
     url: str = Field(min_length=1)
     tls: Tls | None = None
+    discover: DiscoverConfig | None = None
+
+    @property
+    def discovers(self) -> str | None:
+        return None if self.discover is None else self.discover.privacy
 
 
 class PoolLike(PlacedConfig):

@@ -109,9 +109,9 @@ CASES = {
         ("kind: triton\n    url: grpc://rack", "kind: tritn\n    url: grpc://rack"),
         "17:11: unknown kind 'tritn', did you mean 'triton'?",
     ),
-    "kind of a later version": (
-        ("kind: triton\n    url: grpc://rack", "kind: oip\n    url: grpc://rack"),
-        "17:11: kind 'oip' is not served by this version",
+    "kind that is none": (
+        ("kind: triton\n    url: grpc://rack", "kind: openai\n    url: grpc://rack"),
+        "17:11: unknown kind 'openai'; known here: triton",
     ),
     "misspelt kind key": (
         ("kind: triton\n    url: grpc://rack", "knd: triton\n    url: grpc://rack"),
@@ -275,7 +275,6 @@ def test_the_contracts_full_sample_is_refused_key_by_key() -> None:
     names = [line.split(": ", 1)[1].split(" is not served")[0] for line in found]
     assert names == [
         "endpoints.power",
-        "endpoints.discover",
         "endpoints.price.energy_per_kwh",
         "policies.weights.energy",
         "policies.hedge",
@@ -379,7 +378,7 @@ def test_artifacts_are_for_those_who_run_them(old: str, new: str, expected: str)
         ("replicas: {min: 1, max: 1}", "replicas: {min: 1, max: 2}", "7:27: gateway.replicas.max other than 1 is not served by this version"),
         ("  limits:", "  tls: {cert_file: a}\n  limits:", "6:8: gateway.tls is not served by this version: leave it out or write null"),
         ("quality: 0.1}", "quality: 0.1, energy: 0}", "51:54: policies.weights.energy is not served by this version"),
-        ("labels: {group: gpu}", "discover: null", "13:5: endpoints.discover is not served by this version"),
+        ("labels: {group: gpu}", "power: null", "13:5: endpoints.power is not served by this version"),
     ],
 )  # fmt: skip
 def test_what_is_not_served_is_named(old: str, new: str, expected: str) -> None:

@@ -23,7 +23,8 @@ async def test_statistics_that_cannot_be_read_hide_no_other_endpoint(monkeypatch
 
     monkeypatch.setattr(b.endpoints["site"], "statistics", broken)
     seen = {
-        view["name"]: view for view in await views.endpoints(b.config, b.state.snapshot, b.endpoints, 1.0)
+        view["name"]: view
+        for view in await views.endpoints(b.state.snapshot, b.endpoints, lambda _: None, 1.0)
     }
     assert list(seen) == ["site", "cloud", "far"]
     assert [model["statistics"] for model in seen["site"]["models"]] == [None]
@@ -46,7 +47,7 @@ def test_of_an_artifact_the_file_name_alone_is_told():
             "policies": [{"name": "default", "match": {}, "weights": {"latency": 1}}],
         }
     )
-    (model,) = views.models(config, ReplicaState(config, "r").snapshot)
+    (model,) = views.models(ReplicaState(config, "r").snapshot, {"digits"})
     assert model["variants"][0]["artifact"] == "m.tflite"
 
 
@@ -60,6 +61,6 @@ async def test_the_versions_that_answer_now():
     ]
     told: dict[str, list[str]] = {}
     for shown in (snapshot, replace(snapshot, groups={"far": group_of(devices)})):
-        (model, *_) = views.models(b.config, shown)
+        (model, *_) = views.models(shown, {"digits"})
         told |= {variant["endpoint"]: variant["versions"] for variant in model["variants"]}
     assert (told["site"], told["far"]) == (["2", "3"], ["9", "10"])

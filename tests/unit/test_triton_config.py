@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from gateway.backends._channel import OipChannel
 from gateway.backends.triton import TritonConfig, TritonEndpoint
 from gateway.core.errors import AttemptError, TidegateError
 from gateway.demo.triton import trace_args
@@ -89,3 +90,11 @@ async def test_a_load_waits_for_a_release_no_longer_than_it_may():
             with pytest.raises(AttemptError) as caught:
                 await order
             assert (caught.value.reason, caught.value.sent) == (Reason.OVERLOADED, False)
+
+
+async def test_a_model_that_is_only_tried_before_its_release_is_not_had(monkeypatch: pytest.MonkeyPatch):
+    async def ready_models(channel: OipChannel, timeout_s: float) -> frozenset[str]:
+        return frozenset({"digits", "digits.tidegate-trial"})
+
+    monkeypatch.setattr(OipChannel, "ready_models", ready_models)
+    assert await TritonEndpoint(config(), ALONE).ready_models(1.0) == {"digits"}

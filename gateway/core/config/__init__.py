@@ -11,13 +11,14 @@
     ├── checks       names, references and sense between the parts
     └── wording      a validator's error -> one sentence
     schema   the models -> JSON Schema
+    discovered   a Config and what its endpoints have -> the Config in force
 
 `models` double as the nouns that policy and routing work on, so they are all this package exports;
 reading files (`load`) is imported from where it is used.
 """
 
 from gateway.core.config.basis import Location
-from gateway.core.config.endpoints import EndpointConfig, PlacedConfig, Price
+from gateway.core.config.endpoints import DiscoverConfig, EndpointConfig, PlacedConfig, Price
 from gateway.core.config.models import (
     Allow,
     Batching,
@@ -54,6 +55,7 @@ __all__ = [
     "Batching",
     "ClassConfig",
     "Config",
+    "DiscoverConfig",
     "DriftConfig",
     "EndpointConfig",
     "GateConfig",

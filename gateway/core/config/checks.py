@@ -22,8 +22,9 @@ _MATCH_KEYS = ("models", "tenants", "sites", "privacy")
 
 
 def references(data: object) -> Iterator[Finding]:
-    """Names that repeat, and references that lead nowhere."""
+    """Names that repeat, references that lead nowhere, and a file that offers nothing."""
     root = mapping(data)
+    yield from _no_models(root)
     for section, noun in (("endpoints", "endpoint"), ("models", "model"), ("policies", "policy")):
         yield from _repeated(root, section, noun)
     yield from _gateways(root)
@@ -31,8 +32,11 @@ def references(data: object) -> Iterator[Finding]:
     classes = _classes(root)
     if classes is not None:
         yield from _unknown(mapping(root.get("privacy")), "default", ("privacy",), "privacy class", classes)
+        for index, endpoint in mappings(root.get("endpoints")):
+            loc: Loc = ("endpoints", index, "discover")
+            yield from _unknown(mapping(endpoint.get("discover")), "privacy", loc, "privacy class", classes)
     for index, model in mappings(root.get("models")):
-        loc: Loc = ("models", index)
+        loc = ("models", index)
         if classes is not None:
             yield from _unknown(model, "privacy", loc, "privacy class", classes)
         for number, variant in mappings(model.get("variants")):
@@ -41,6 +45,18 @@ def references(data: object) -> Iterator[Finding]:
                     variant, "endpoint", (*loc, "variants", number), "endpoint", sorted(endpoints)
                 )
     yield from _updates(root)
+
+
+def _no_models(root: Plain) -> Iterator[Finding]:
+    """Models may be left out only where an endpoint has some to discover."""
+    if any(endpoint.get("discover") is not None for _, endpoint in mappings(root.get("endpoints"))):
+        return
+    or_discover = "or give an endpoint discover: {privacy: CLASS}"
+    if "models" not in root:
+        if not any(did_you_mean(key, ["models"]) for key in root):
+            yield Finding((), f"key 'models' is missing from the file: add it, {or_discover}")
+    elif root["models"] in ([], ()):
+        yield Finding(("models",), f"models must not be empty: write at least one entry, {or_discover}")
 
 
 def _updates(root: Plain) -> Iterator[Finding]:

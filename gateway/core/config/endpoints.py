@@ -68,11 +68,23 @@ class EndpointConfig(Strict):
         """Where the endpoint is; None for a group of devices, each of which has a place of its own."""
         return None
 
+    @property
+    def discovers(self) -> str | None:
+        """The class in which every model that it has is offered; None where `models` alone says what is."""
+        return None
+
     def follows(self, artifact: str | None) -> tuple[str, ...]:
         """Formats of the releases that it can be moved to, the best first, for a variant with this artifact
         and no version of its own; () where it is not told what to serve, or its devices are told by
         themselves."""
         return ()
+
+
+class DiscoverConfig(Strict):
+    """Offer every model that the endpoint has, under its own name."""
+
+    privacy: Name
+    """The class of these models."""
 
 
 class PlacedConfig(EndpointConfig):

@@ -221,10 +221,7 @@ def _endpoint(
     keys = cast("dict[str, object]", item)
     kind = keys.get("kind")
     if isinstance(kind, str) and kind not in kinds:
-        if kind in served.KINDS:
-            message = f"kind {show(kind)} is not served by this version"
-        else:
-            message = f"unknown kind {show(kind)}{checks.hint(kind, sorted(kinds))}"
+        message = f"unknown kind {show(kind)}{checks.hint(kind, sorted(kinds))}"
         return None, [Finding((*loc, "kind"), message)]
     if isinstance(kind, str):
         model = kinds[kind]

@@ -304,7 +304,8 @@ class Config(Strict):
     gateway: GatewayConfig
     endpoints: Annotated[tuple[SerializeAsAny[EndpointConfig], ...], Field(min_length=1, strict=False)]
     """Each an instance of its kind's own model."""
-    models: Annotated[tuple[ModelConfig, ...], Field(min_length=1, strict=False)]
+    models: Annotated[tuple[ModelConfig, ...], Field(strict=False)] = ()
+    """At least one, unless an endpoint has `discover`."""
     privacy: PrivacyConfig
     policies: Annotated[tuple[PolicyConfig, ...], Field(min_length=1, strict=False)]
     updates: Annotated[tuple[UpdateConfig, ...], Field(strict=False)] = ()

@@ -11,9 +11,6 @@ from typing import cast
 
 from gateway.core.config.problems import Finding, Loc
 
-KINDS = frozenset({"triton", "oip", "pool", "edge", "gateway"})
-"""Every endpoint kind of the contract, served or not."""
-
 NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "tenants": ([],),
     "operators": ([],),
@@ -21,7 +18,6 @@ NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "gateway.tls": (None,),
     "gateway.replicas.min": (1,),
     "gateway.replicas.max": (1,),
-    "endpoints.discover": (),
     "endpoints.power": (),
     "endpoints.price.energy_per_kwh": (),
     "policies.weights.energy": (),
