@@ -61,6 +61,15 @@ def failure_of(endpoint: str, status: str, details: str) -> AttemptError:
     return AttemptError(reason, message, grpc_status=status, sent=sent, retryable=retryable)
 
 
+def status_of(text: str) -> str:
+    """The status that belongs to a refusal of which a stream gave the text alone."""
+    if text.startswith("Request for unknown model") and "is not ready" not in text:
+        return "UNAVAILABLE" if "no available versions" in text else "NOT_FOUND"
+    if _has(text, (*_FULL, *_ONE_MODEL)):
+        return "UNAVAILABLE"
+    return "INVALID_ARGUMENT"
+
+
 def _classify(status: str, details: str) -> tuple[Reason, bool, bool]:
     """Reason, whether it was sent, whether another place might answer."""
     reason, sent, retryable = Reason.ENDPOINT_FAILED, True, False
