@@ -225,7 +225,7 @@ class OipChannel:
                         call = self._streams(body, timeout=left, metadata=(*metadata, *self._own, _BY_STATUS))
                     async with asyncio.timeout_at(ends):
                         message = await call.read()
-                if message is self._grpc.aio.EOF:
+                if message is self._grpc.aio.EOF:  # pyright: ignore[reportAttributeAccessIssue]
                     return
                 yield self._response(message)
         finally:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +15,7 @@ from gateway.core.call import Binding, Call, Reply
 from gateway.core.errors import Refusal, TidegateError
 from gateway.frontends.handlers import Handlers, unexpected
 from gateway.frontends.http_body import HttpBody, Receive, next_part
+from gateway.frontends.http_events import EVENTS, EventStream
 from gateway.frontends.http_protocol import ARRIVAL, LINGER_S, Arrival
 from oip.errors import OipError, http_error
 from oip.http_routes import find_route
@@ -27,6 +28,8 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OPERATOR_PREFIXES = ("/api/v1", "/console")
 OPERATOR_MAX_BODY_BYTES = 2**20
+_WITH_BODY = frozenset({"ModelInfer", "generate", "generate_stream"})
+"""Calls whose handler reads the body."""
 UPLOADS = ("PUT", b"/api/v1/artifacts")
 """The operator's call whose body may be as large as a request's."""
 
@@ -77,7 +80,7 @@ class HttpApp:
             if _is_operators(scope["raw_path"]):
                 await self._pass_on(scope, headers, receive, send)
                 return
-            reply = await self._reply(scope, headers, arrival, receive)
+            reply = await self._reply(scope, headers, arrival, receive, send)
         except TidegateError as error:
             reply = Reply(error=error)
         except OipError as error:
@@ -91,8 +94,9 @@ class HttpApp:
         headers: Sequence[tuple[str, str]],
         arrival: Arrival,
         receive: Receive,
+        send: Send,
     ) -> Reply | None:
-        """The answer to a request under /v2; None when its caller has left."""
+        """The answer to a request under /v2; None when its caller has left, or has it in parts."""
         route = find_route(scope["raw_path"])
         verb = scope["method"]
         if route.verbs and verb not in route.verbs:
@@ -101,7 +105,7 @@ class HttpApp:
         if self._draining and route.method != "ServerLive":
             raise Refusal(Reason.DRAINING, "this gateway is shutting down: ask another or try again later")
         body = HttpBody(receive, headers, max_bytes=self._max_body_bytes, idle_s=self._body_timeout_s)
-        if route.method != "ModelInfer" and arrival.complete:
+        if route.method not in _WITH_BODY and arrival.complete:
             body.skip()
         call = Call(
             binding=Binding.HTTP,
@@ -112,11 +116,20 @@ class HttpApp:
             model=route.model,
             version=route.version,
         )
-        return await self._handle(call, body)
+        if not self._handlers.answers_in_parts(route.method):
+            return await self._handle(self._handlers.handle(call), body)
+        events = EventStream(send)
+        reply = await self._handle(self._handlers.stream(call, events.part), body)
+        if reply is not None and reply.error is None and not events.begun:
+            return Reply((*reply.metadata, EVENTS))
+        if reply is None or not events.begun:
+            return reply
+        await events.end(reply)
+        return None
 
-    async def _handle(self, call: Call, body: HttpBody) -> Reply | None:
-        """Runs the handler until it is done or the caller is gone, which cancels it."""
-        handler = asyncio.create_task(self._handlers.handle(call))
+    async def _handle(self, handling: Coroutine[Any, Any, Reply], body: HttpBody) -> Reply | None:
+        """Runs a handler until it is done or the caller is gone, which cancels it."""
+        handler = asyncio.create_task(handling)
         watch = asyncio.create_task(body.caller_left())
         self._running.add(handler)
         handler.add_done_callback(self._running.discard)

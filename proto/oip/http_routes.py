@@ -43,8 +43,8 @@ _MODEL: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
     ("config",): ("ModelConfig", _GET),
     ("infer",): ("ModelInfer", _POST),
     ("stats",): ("ModelStatistics", ()),
-    ("generate",): ("generate", ()),
-    ("generate_stream",): ("generate_stream", ()),
+    ("generate",): ("generate", _POST),
+    ("generate_stream",): ("generate_stream", _POST),
     ("trace", "setting"): ("TraceSetting", ()),
 }
 _REPOSITORY = {"load": "RepositoryModelLoad", "unload": "RepositoryModelUnload"}

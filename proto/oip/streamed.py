@@ -87,5 +87,6 @@ def read_heading(body: bytes) -> Heading:
     except OipError:
         return Heading("", "", None)
     found = next((p.value for p in parts.parameters if p.key == "sequence_id"), None)
-    in_sequence = isinstance(found, int | str) and not isinstance(found, bool) and found not in (0, "")
-    return Heading(parts.id, parts.model_name, (parts.model_name, found) if in_sequence else None)
+    if not isinstance(found, int | str) or isinstance(found, bool) or not found:
+        return Heading(parts.id, parts.model_name, None)
+    return Heading(parts.id, parts.model_name, (parts.model_name, found))
