@@ -30,7 +30,7 @@ from gateway.core.errors import AttemptError, TidegateError
 from gateway.core.ports import Health, ModelHealth
 from oip.errors import OipError
 from oip.reasons import STATUS, Reason
-from oip.streamed import read_stream_response
+from oip.streamed import REASON, read_stream_response
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -73,10 +73,6 @@ _RPCS = (
     "RepositoryModelUnload",
 )
 
-
-_BY_STATUS = ("triton_grpc_error", "true")
-"""Asks for a stream's failure as its status. Triton does so for a model's failures only; what it refuses it
-says inside the stream all the same."""
 
 Metadata = Sequence[tuple[str, str]]
 Explain = Callable[[str, str, Sequence[tuple[str, str | bytes]]], AttemptError]
@@ -209,7 +205,11 @@ class OipChannel:
 
     async def stream(self, body: bytes, metadata: Metadata, timeout_s: float | None) -> AsyncGenerator[bytes]:
         """The ModelInferResponses of one request on a ModelStreamInfer of its own, read as they are asked
-        for, within `timeout_s` plus the guard. Raises AttemptError. Closing it cancels the call."""
+        for, within `timeout_s` plus the guard. Raises AttemptError. Closing it cancels the call.
+
+        Failures are told inside the stream and not by its status: gRPC drops what it has not read yet
+        when a status that is an error comes.
+        """
         loop = asyncio.get_running_loop()
         deadline = None if timeout_s is None else loop.time() + timeout_s
         await self._connected(CONNECT_WAIT_S if timeout_s is None else min(timeout_s / 2, CONNECT_WAIT_S))
@@ -222,7 +222,7 @@ class OipChannel:
             while True:
                 with self._failures():
                     if call is None:
-                        call = self._streams(body, timeout=left, metadata=(*metadata, *self._own, _BY_STATUS))
+                        call = self._streams(body, timeout=left, metadata=(*metadata, *self._own))
                     async with asyncio.timeout_at(ends):
                         message = await call.read()
                 if message is self._grpc.aio.EOF:  # pyright: ignore[reportAttributeAccessIssue]
@@ -234,14 +234,16 @@ class OipChannel:
 
     def _response(self, message: bytes) -> bytes:
         try:
-            response, error = read_stream_response(message)
+            told = read_stream_response(message)
         except OipError:
             raise self.failed(
                 Reason.ENDPOINT_FAILED, "answered what is not OIP", sent=True, retryable=True
             ) from None
-        if error:
-            raise self._explain(status_of(error), error, ())
-        return response
+        if told.error:
+            known = told.reason in set(Reason)
+            status = STATUS[Reason(told.reason)].grpc if known else status_of(told.error, bool(told.model))
+            raise self._explain(status, told.error, ((REASON, told.reason),) if told.reason else ())
+        return told.response
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:

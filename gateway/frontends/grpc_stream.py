@@ -21,7 +21,7 @@ from gateway.core.errors import AttemptError, Refusal, TidegateError
 from gateway.frontends.handlers import Handlers, unexpected
 from oip.held import BodyShare
 from oip.reasons import Reason
-from oip.streamed import Heading, read_heading, stream_error, stream_response
+from oip.streamed import REASON, Heading, read_heading, stream_error, stream_response
 from oip.wiretext import header_value, status_message
 
 MOST_REQUESTS = 64
@@ -149,7 +149,8 @@ class ClientStream:
             self._ended_by = self._ended_by or reply
             return
         model = heading.model if _was_a_models(reply.error) else ""
-        await self._write(reply.metadata, stream_error(reply.error.message, heading.id, model))
+        reason = next((value for key, value in reply.metadata if key == REASON), "")
+        await self._write(reply.metadata, stream_error(reply.error.message, heading.id, model, reason))
 
     async def _send(self, metadata: Sequence[tuple[str, str]], body: bytes) -> None:
         await self._write(metadata, stream_response(body))

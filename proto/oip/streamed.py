@@ -10,12 +10,24 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from oip.errors import OipError
-from oip.parts import read_request
+from oip.parts import parameter_part, read_request
 from oip.reasons import Reason
-from oip.scan import LEN, MAX_FIELDS, Broken, fields, refuse_broken, string_field, text, varint_bytes
+from oip.scan import (
+    LEN,
+    MAX_FIELDS,
+    Broken,
+    fields,
+    refuse_broken,
+    scan_response,
+    string_field,
+    text,
+    varint_bytes,
+)
 
 _ERROR, _RESPONSE = 1, 2
 _PARAMETERS = 4
+REASON = "tidegate-reason"
+"""The parameter by which a gateway tells another why a request failed."""
 
 
 def _nested(number: int, message: bytes) -> bytes:
@@ -26,10 +38,13 @@ _FINAL = _nested(_PARAMETERS, string_field(1, "triton_final_response") + _nested
 
 
 class StreamMessage(NamedTuple):
-    """`response` is a serialized ModelInferResponse; `error` is "" where it is an answer."""
+    """`response` is a serialized ModelInferResponse; `error` is "" where it is an answer. Of an error, `model`
+    is "" where no model had a part in it, and `reason` is a gateway's word for it, "" without one."""
 
     response: bytes
     error: str
+    model: str = ""
+    reason: str = ""
 
 
 def as_final(response: bytes) -> bytes:
@@ -42,11 +57,16 @@ def stream_response(response: bytes) -> bytes:
     return _nested(_RESPONSE, response)
 
 
-def stream_error(message: str, request_id: str, model: str = "") -> bytes:
+def stream_error(message: str, request_id: str, model: str = "", reason: str = "") -> bytes:
     """A ModelStreamInferResponse that ends the request `request_id` with an error. With `model` it was
-    a model's doing, and says that nothing follows; without, the request never got to one."""
+    a model's doing, and says that nothing follows; without, the request never got to one. `reason` tells
+    another gateway more."""
     told = string_field(1, model) + string_field(3, request_id)
-    return string_field(_ERROR, message) + _nested(_RESPONSE, told + _FINAL if model else told)
+    if model:
+        told += _FINAL
+    if reason:
+        told += _nested(_PARAMETERS, string_field(1, REASON) + _nested(2, string_field(3, reason)))
+    return string_field(_ERROR, message) + _nested(_RESPONSE, told)
 
 
 def read_stream_response(message: bytes) -> StreamMessage:
@@ -68,7 +88,23 @@ def read_stream_response(message: bytes) -> StreamMessage:
                 response = message[low:high]
     except Broken as fault:
         refuse_broken(Reason.ENDPOINT_FAILED, "The endpoint's ModelStreamInferResponse", fault)
-    return StreamMessage(response, error)
+    if not error:
+        return StreamMessage(response, "")
+    view = scan_response(response)
+    return StreamMessage(response, error, view.model_name, _reason(response))
+
+
+def _reason(response: bytes) -> str:
+    budget = [MAX_FIELDS]
+    try:
+        for number, _, _, low, high in fields(response, 0, len(response), budget):
+            if number == _PARAMETERS:
+                key, _, value = parameter_part(response, low, high, budget)
+                if key == REASON and isinstance(value, str):
+                    return value
+    except Broken as fault:
+        refuse_broken(Reason.ENDPOINT_FAILED, "The endpoint's ModelInferResponse", fault)
+    return ""
 
 
 class Heading(NamedTuple):

@@ -333,8 +333,6 @@ async def test_a_fault_is_logged_without_its_text(served: Served, caplog: pytest
     [
         ("GET", "/v2/models/stats", "ModelStatistics"),
         ("GET", "/v2/models/m/versions/1/stats", "ModelStatistics"),
-        ("POST", "/v2/models/m/generate", "generate"),
-        ("POST", "/v2/models/m/generate_stream", "generate_stream"),
         ("POST", "/v2/repository/index", "RepositoryIndex"),
         ("POST", "/v2/repository/models/m/load", "RepositoryModelLoad"),
         ("POST", "/v2/repository/models/m/unload", "RepositoryModelUnload"),
