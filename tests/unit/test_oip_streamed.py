@@ -14,7 +14,7 @@ def test_a_response_travels_as_it_is():
     response = pb.ModelInferResponse(model_name="m", id="é" * 200, raw_output_contents=[b"\0" * 300])
     message = stream_response(response.SerializeToString())
     assert pb.ModelStreamInferResponse.FromString(message).infer_response == response
-    assert read_stream_response(message) == (response.SerializeToString(), "")
+    assert read_stream_response(message) == (response.SerializeToString(), "", "", "")
 
 
 def test_a_last_response_says_so_beside_its_own_parameters():
