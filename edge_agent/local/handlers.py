@@ -14,7 +14,7 @@ from edge_agent.local.options import Metadata, deadline_ms, names_class
 from edge_agent.ports import Models
 from edgewire.allowed import NOTHING
 from edgewire.places import Tier
-from oip import codec
+from oip import codec, codec_raw
 from oip.errors import OipError
 from oip.held import BodyBudget, BodyShare
 from oip.http_request import is_raw, joined_headers
@@ -155,7 +155,7 @@ class Handlers:
             asked = joined_headers(call.metadata)
             given = (call.model, call.version, asked, body, self._max_body_bytes)
             if is_raw(asked):
-                message, context = codec.decode_raw(call.model, call.version, body, self._takes(call))
+                message, context = codec_raw.decode_raw(call.model, call.version, body, self._takes(call))
             elif codec.decodes_fast(asked, body):
                 message, context = codec.decode_infer(*given)
             else:

@@ -19,14 +19,18 @@ not pay for the connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.backends._address import AddressedConfig, TlsConfig
+from gateway.backends._triton_status import status_of
 from gateway.core.errors import AttemptError, TidegateError
 from gateway.core.ports import Health, ModelHealth
+from oip.errors import OipError
 from oip.reasons import STATUS, Reason
+from oip.streamed import REASON, read_stream_response
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -77,7 +81,7 @@ _RPCS = (
 
 Metadata = Sequence[tuple[str, str]]
 Explain = Callable[[str, str, Sequence[tuple[str, str | bytes]]], AttemptError]
-"""From a failed call's gRPC status by name, its text and its leading metadata to what it means."""
+"""From a failed call's gRPC status by name, its text and its metadata to what it means."""
 
 
 class OipChannel:
@@ -99,6 +103,7 @@ class OipChannel:
         self._decode_error = DecodeError
         self._channel: grpc.aio.Channel | None = None
         self._rpcs: dict[str, Any] = {}
+        self._streams: Any = None
         self._changed = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
         self._index: tuple[bytes, frozenset[str]] = b"", frozenset()
@@ -109,6 +114,8 @@ class OipChannel:
         channel = self._open()
         self._channel = channel
         self._rpcs = {name: channel.unary_unary(_SERVICE + name, _identity, _identity) for name in _RPCS}
+        # A stream of one request is the same on the wire.
+        self._streams = channel.unary_stream(_SERVICE + "ModelStreamInfer", _identity, _identity)
         self._watcher = asyncio.create_task(self._watch(channel), name=f"watch {self._config.name}")
 
     async def close(self) -> None:
@@ -214,11 +221,69 @@ class OipChannel:
             raise self.failed(Reason.DEADLINE, "was given no time", sent=False, retryable=False)
         call = None
         try:
-            call = self._rpcs[rpc](body, timeout=left, metadata=(*metadata, *self._own))
-            async with asyncio.timeout(left + GUARD_S):
-                answer = await call
+            with self._failures():
+                call = self._rpcs[rpc](body, timeout=left, metadata=(*metadata, *self._own))
+                async with asyncio.timeout(left + GUARD_S):
+                    answer = await call
+        finally:
+            if call is not None and not call.done():
+                call.cancel()
+        if answer is None:
+            # gRPC lets a status of OK stand although no message, or only a part of it, came before.
+            raise self.failed(
+                Reason.ENDPOINT_FAILED, "ended the call without an answer", sent=True, retryable=True
+            )
+        return answer
+
+    async def stream(self, body: bytes, metadata: Metadata, timeout_s: float | None) -> AsyncGenerator[bytes]:
+        """The ModelInferResponses of one request on a ModelStreamInfer of its own, read as they are asked
+        for, within `timeout_s` plus the guard. Raises AttemptError. Closing it cancels the call.
+
+        Failures are told inside the stream and not by its status: gRPC drops what it has not read yet
+        when a status that is an error comes.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout_s is None else loop.time() + timeout_s
+        await self._connected(CONNECT_WAIT_S if timeout_s is None else min(timeout_s / 2, CONNECT_WAIT_S))
+        left = None if deadline is None else deadline - loop.time()
+        if left is not None and left <= 0:
+            raise self.failed(Reason.DEADLINE, "was given no time", sent=False, retryable=False)
+        ends = None if deadline is None else deadline + GUARD_S
+        call = None
+        try:
+            while True:
+                with self._failures():
+                    if call is None:
+                        call = self._streams(body, timeout=left, metadata=(*metadata, *self._own))
+                    async with asyncio.timeout_at(ends):
+                        message = await call.read()
+                if message is self._grpc.aio.EOF:  # pyright: ignore[reportAttributeAccessIssue]
+                    return
+                yield self._response(message)
+        finally:
+            if call is not None and not call.done():
+                call.cancel()
+
+    def _response(self, message: bytes) -> bytes:
+        try:
+            told = read_stream_response(message)
+        except OipError:
+            raise self.failed(
+                Reason.ENDPOINT_FAILED, "answered what is not OIP", sent=True, retryable=True
+            ) from None
+        if told.error:
+            known = told.reason in set(Reason)
+            status = STATUS[Reason(told.reason)].grpc if known else status_of(told.error, bool(told.model))
+            raise self._explain(status, told.error, ((REASON, told.reason),) if told.reason else ())
+        return told.response
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Around what waits for a call: every way it can fail as an AttemptError."""
+        try:
+            yield
         except self._grpc.aio.AioRpcError as error:
-            told = tuple(error.initial_metadata() or ())
+            told = (*(error.initial_metadata() or ()), *(error.trailing_metadata() or ()))
             raise self._explain(error.code().name, error.details() or "", told) from None
         except TimeoutError:
             raise self.failed(Reason.DEADLINE, "did not answer in time", sent=True, retryable=False) from None
@@ -235,15 +300,6 @@ class OipChannel:
                 raise
             # Closing the channel cancels its calls, not the tasks that wait for them.
             raise self.failed(Reason.UNAVAILABLE, "was closed", sent=True, retryable=True) from None
-        finally:
-            if call is not None and not call.done():
-                call.cancel()
-        if answer is None:
-            # gRPC lets a status of OK stand although no message, or only a part of it, came before.
-            raise self.failed(
-                Reason.ENDPOINT_FAILED, "ended the call without an answer", sent=True, retryable=True
-            )
-        return answer
 
     async def _connected(self, wait_s: float) -> None:
         """Return once the channel is ready. Raises AttemptError (not sent) when it is not within

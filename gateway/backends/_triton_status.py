@@ -62,6 +62,16 @@ def failure_of(endpoint: str, status: str, details: str) -> AttemptError:
     return AttemptError(reason, message, grpc_status=status, sent=sent, retryable=retryable)
 
 
+def status_of(text: str, by_model: bool) -> str:
+    """The status that belongs to an error of which a stream gave the text alone; `by_model`: the request had
+    got to its model."""
+    if text.startswith("Request for unknown model") and "is not ready" not in text:
+        return "UNAVAILABLE" if "no available versions" in text else "NOT_FOUND"
+    if _has(text, (*_FULL, *_ONE_MODEL)):
+        return "UNAVAILABLE"
+    return "INTERNAL" if by_model else "INVALID_ARGUMENT"
+
+
 def _classify(status: str, details: str) -> tuple[Reason, bool, bool]:
     """Reason, whether it was sent, whether another place might answer."""
     reason, sent, retryable = Reason.ENDPOINT_FAILED, True, False

@@ -7,9 +7,10 @@ allowed places travels on, so that hub and device hold to it by themselves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from gateway.backends._once import answered_once
 from gateway.core.config import EndpointConfig
 from gateway.core.errors import AttemptError
 from gateway.core.fleet import Group
@@ -106,6 +107,11 @@ class EdgeEndpoint:
         if failure is not None:
             raise failure
         return reply.response
+
+    def stream(
+        self, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float | None, permit: Permit
+    ) -> AsyncGenerator[bytes]:
+        return answered_once(self, body, metadata, timeout_s, permit)
 
     async def health(self, models: Sequence[tuple[str, str]], timeout_s: float) -> Health:
         """Up means that the hub answers; a model is ready when some device is. `detail` also names

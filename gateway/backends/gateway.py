@@ -8,7 +8,8 @@ peer alone, so each call carries this gateway's token. Over anything but loopbac
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from copy import copy
 from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import urlsplit
@@ -87,6 +88,14 @@ class GatewayEndpoint:
         request goes from there."""
         passed_on = _travelling(permit, self._name)
         return await self._channel.call("ModelInfer", body, (*metadata, *passed_on), timeout_s)
+
+    async def stream(
+        self, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float | None, permit: Permit
+    ) -> AsyncGenerator[bytes]:
+        passed_on = _travelling(permit, self._name)
+        async with aclosing(self._channel.stream(body, (*metadata, *passed_on), timeout_s)) as responses:
+            async for response in responses:
+                yield response
 
     def under(self, permit: Permit) -> Self:
         asked = copy(self)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import ClassVar, Literal
 
 from gateway.backends._address import DiscoveringConfig
 from gateway.backends._channel import OipChannel
 from gateway.backends._oip_counts import OipCounts
 from gateway.backends._oip_status import failure_of
+from gateway.backends._once import answered_once
 from gateway.core.config import EndpointConfig
 from gateway.core.errors import AttemptError
 from gateway.core.ports import Health, Permit, Surroundings
@@ -90,6 +91,13 @@ class OipEndpoint:
             raise await self._judged(error, asked, body, timeout_s - took_s) from None
         self._counts.answered(asked.model_name, version, time.monotonic() - began)
         return answer
+
+    def stream(
+        self, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float | None, permit: Permit
+    ) -> AsyncGenerator[bytes]:
+        """One answer: the protocol has no configuration that would say of a model that it gives more, and no
+        stream outside Triton and MLServer."""
+        return answered_once(self, body, metadata, timeout_s, permit)
 
     async def health(self, models: Sequence[tuple[str, str]], timeout_s: float) -> Health:
         return await self._channel.health(models, timeout_s, not_ready=_VERDICTS)

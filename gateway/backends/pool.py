@@ -17,9 +17,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, ClassVar
 
+from gateway.backends._once import answered_once
 from gateway.backends._pool_keeper import PoolKeeper
 from gateway.backends._pool_models import PoolModels, verdict
 from gateway.core.config import EndpointConfig
@@ -110,6 +111,11 @@ class PoolEndpoint:
         permit.times(*figures[:2])
         self._models.ran(key)
         return response
+
+    def stream(
+        self, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float | None, permit: Permit
+    ) -> AsyncGenerator[bytes]:
+        return answered_once(self, body, metadata, timeout_s, permit)
 
     async def health(self, models: Sequence[tuple[str, str]], timeout_s: float) -> Health:
         """Up means that a replica runs, or that a request may expect one to be started for it."""

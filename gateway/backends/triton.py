@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import PurePath
 from typing import ClassVar, Literal
 
@@ -75,6 +75,11 @@ class TritonEndpoint:
         self, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float, permit: Permit
     ) -> bytes:
         return await self._channel.call("ModelInfer", body, metadata, timeout_s)
+
+    def stream(
+        self, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float | None, permit: Permit
+    ) -> AsyncGenerator[bytes]:
+        return self._channel.stream(body, metadata, timeout_s)
 
     async def health(self, models: Sequence[tuple[str, str]], timeout_s: float) -> Health:
         return await self._channel.health(models, timeout_s)

@@ -6,7 +6,7 @@ back into its wire. Handlers know neither, so a new lane touches no handler.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -66,3 +66,8 @@ class Reply:
     metadata: Sequence[tuple[str, str]] = field(default=())
     body: bytes = b""
     error: TidegateError | None = None
+
+
+Send = Callable[[Sequence[tuple[str, str]], bytes], Awaitable[None]]
+"""Takes one part of an answer that comes in parts, with the metadata that a whole reply would have; those
+of the first part are sent. Returns when the caller's connection takes more."""

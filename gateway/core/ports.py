@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol, Self, runtime_checkable
 
 from edgewire.allowed import AllowedSet
-from gateway.core.call import Call, Metadata, Reply
+from gateway.core.call import Call, Metadata, Reply, Send
 from gateway.core.config import Config, EndpointConfig
 from gateway.core.fleet import Group
 from gateway.core.place import Place
@@ -122,6 +122,15 @@ class Endpoint(Protocol):
         they are. Raises AttemptError. A cancelled task cancels the call at the endpoint."""
         ...
 
+    def stream(
+        self, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float | None, permit: Permit
+    ) -> AsyncGenerator[bytes]:
+        """Send a serialized ModelInferRequest and return the serialized ModelInferResponses as they come,
+        any number of them; the parameter `triton_final_response` says which is the last, as Triton sets it.
+        `timeout_s` is for all of them; None: the caller ends it. Raises AttemptError. Closing the
+        generator cancels the call at the endpoint."""
+        ...
+
     async def health(self, models: Sequence[tuple[str, str]], timeout_s: float) -> Health:
         """Ask whether the endpoint and the given (model, version) pairs are ready. Never raises
         for a place that is gone: that is the answer."""
@@ -216,6 +225,18 @@ class InferCodec(Protocol):
         ...
 
 
+class GenerateCodec(Protocol):
+    """How a request is written that can be read only by its model's signature; otherwise as `InferCodec`."""
+
+    async def decode(self, body: bytes, signature: Signature) -> bytes:
+        """The caller's body as a serialized ModelInferRequest. Raises OipError."""
+        ...
+
+    async def encode(self, response: bytes) -> tuple[bytes, Sequence[tuple[str, str]]]:
+        """One serialized ModelInferResponse as a part of the answer, and its headers. Raises OipError."""
+        ...
+
+
 class Service(Protocol):
     """What the serving surface can do; frontends call it, the pipeline implements it.
 
@@ -226,6 +247,17 @@ class Service(Protocol):
         """One inference, top to bottom. `call.body` is read only after the call's headers have
         passed options and privacy. The reply's metadata are the `tidegate-*` answer headers plus
         the codec's."""
+        ...
+
+    async def stream(self, call: Call, codec: InferCodec, send: Send) -> Reply:
+        """One inference whose responses go to `send` one by one, as the endpoint gives them; the reply says
+        how it ended. The first one's metadata are as `infer`'s. Raises what `send` raises, unless it is an
+        OipError."""
+        ...
+
+    async def generate(self, call: Call, codec: GenerateCodec, send: Send) -> Reply:
+        """As `stream`, for a body that only its model's signature makes an inference of. The call names
+        the model."""
         ...
 
     def live(self) -> bool: ...

@@ -18,7 +18,10 @@ from oip import codec
 from oip.errors import OipError
 from oip.reasons import Reason
 
-JOBS = {"decode_infer": codec.decode_infer, "encode_infer": codec.encode_infer}
+JOBS = {
+    job.__name__: job
+    for job in (codec.decode_infer, codec.encode_infer, codec.decode_generate, codec.encode_generate)
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from typing import Protocol
 
 from gateway.core.call import Binding, Call, Reply
 from gateway.core.errors import Refusal
-from gateway.core.ports import InferCodec
+from gateway.core.ports import GenerateCodec, InferCodec
 from gateway.frontends.codec_pool import CodecPool
-from oip import codec, codec_operators
+from gateway.frontends.http_events import EVENTS, event
+from oip import codec, codec_operators, codec_raw
 from oip.http_request import is_raw, joined_headers
 from oip.reasons import Reason
 from oip.repository import IndexEntry, flag, json_index, request_members, request_parameters
@@ -25,6 +26,10 @@ class BindingCodec(Protocol):
 
     def infer(self, call: Call) -> InferCodec:
         """A codec for this one inference."""
+        ...
+
+    def generate(self, call: Call) -> GenerateCodec | None:
+        """A codec for this one `generate` or `generate_stream`; None where the binding has neither."""
         ...
 
     async def model(self, call: Call) -> tuple[str, str]:
@@ -99,6 +104,9 @@ class GrpcCodec:
     def infer(self, call: Call) -> InferCodec:
         return self._IDENTITY
 
+    def generate(self, call: Call) -> GenerateCodec | None:
+        return None
+
     async def model(self, call: Call) -> tuple[str, str]:
         return codec.named_model(await call.body.read())
 
@@ -166,7 +174,7 @@ class HttpInferCodec:
 
     async def decode(self, body: bytes, takes: Callable[[], Awaitable[Signature]]) -> bytes:
         if is_raw(self._headers):
-            message, self._context = codec.decode_raw(self._model, self._version, body, await takes())
+            message, self._context = codec_raw.decode_raw(self._model, self._version, body, await takes())
             return message
         given = (self._model, self._version, self._headers, body, self._max_tensor_bytes)
         if codec.decodes_fast(self._headers, body):
@@ -183,6 +191,34 @@ class HttpInferCodec:
         return await self._pool.run("encode_infer", self._context, response)
 
 
+class HttpGenerateCodec:
+    """The JSON of Triton's generate extension, for one request; of generate_stream, each response is an
+    event. What takes long is done by `pool`."""
+
+    def __init__(self, call: Call, pool: CodecPool, max_tensor_bytes: int) -> None:
+        self._pool = pool
+        self._max_tensor_bytes = max_tensor_bytes
+        self._model = call.model or ""
+        self._version = call.version or ""
+        self._is_stream = call.method == "generate_stream"
+        self._id = ""
+
+    async def decode(self, body: bytes, signature: Signature) -> bytes:
+        given = (self._model, self._version, body, signature, self._max_tensor_bytes)
+        if len(body) <= codec.FAST_JSON_BYTES:
+            message, self._id = codec.decode_generate(*given)
+        else:
+            message, self._id = await self._pool.run("decode_generate", *given)
+        return message
+
+    async def encode(self, response: bytes) -> tuple[bytes, Sequence[tuple[str, str]]]:
+        if len(response) <= codec.FAST_JSON_BYTES:
+            text = codec.encode_generate(self._id, response)
+        else:
+            text = await self._pool.run("encode_generate", self._id, response)
+        return (event(text), (EVENTS,)) if self._is_stream else (text, _JSON)
+
+
 class HttpCodec:
     """OIP over HTTP: what is true is an empty 200, as from Triton; what is false an error."""
 
@@ -192,6 +228,9 @@ class HttpCodec:
 
     def infer(self, call: Call) -> InferCodec:
         return HttpInferCodec(call, self._pool, self._max_tensor_bytes)
+
+    def generate(self, call: Call) -> GenerateCodec | None:
+        return HttpGenerateCodec(call, self._pool, self._max_tensor_bytes)
 
     async def model(self, call: Call) -> tuple[str, str]:
         return call.model or "", call.version or ""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from typing import Any, cast
 
 import grpc
@@ -19,11 +18,12 @@ from grpc_reflection.v1alpha import reflection
 from gateway.core.call import Binding, Call
 from gateway.core.errors import Refusal
 from gateway.frontends.grpc_health import HEALTH_SERVICE, OIP_SERVICE, Health
+from gateway.frontends.grpc_stream import ClientStream, wire_metadata
 from gateway.frontends.handlers import Handlers
 from gateway.frontends.operators import grpc_client
 from oip.held import BodyShare
 from oip.reasons import Reason
-from oip.wiretext import header_value, status_message
+from oip.wiretext import status_message
 
 MESSAGE_TIMEOUT_S = 60.0
 MAX_METADATA_BYTES = 16 * 1024
@@ -52,7 +52,7 @@ class GrpcLane:
         message_timeout_s: float = MESSAGE_TIMEOUT_S,
     ) -> None:
         self._handlers = handlers
-        self._methods = _Methods(handlers, message_timeout_s)
+        self._methods = _Methods(handlers, message_timeout_s, max_message_bytes)
         self._host = host
         self._port = port
         self._options = [
@@ -93,6 +93,7 @@ class GrpcLane:
         if self._server is None or self._health is None:
             return
         self._health.leave()
+        self._methods.leaving.set()
         stopping = asyncio.create_task(self._server.stop(grace_s))
         quiet = asyncio.create_task(self._methods.quiet(_CLOSING_S))
         await asyncio.wait((stopping, quiet), return_when=asyncio.FIRST_COMPLETED)
@@ -107,9 +108,12 @@ class GrpcLane:
 class _Methods(grpc.GenericRpcHandler):
     """Every method of the OIP service, known or not, as raw bytes."""
 
-    def __init__(self, handlers: Handlers, message_timeout_s: float) -> None:
+    def __init__(self, handlers: Handlers, message_timeout_s: float, max_message_bytes: int) -> None:
         self._handlers = handlers
         self._message_timeout_s = message_timeout_s
+        self._max_message_bytes = max_message_bytes
+        self.leaving = asyncio.Event()
+        """Set when streams are to end as soon as what runs on them has."""
         self._known: dict[str, grpc.RpcMethodHandler] = {}
         self._running = 0
         self._busy = asyncio.Event()
@@ -141,13 +145,23 @@ class _Methods(grpc.GenericRpcHandler):
 
     def _handler(self, method: str) -> grpc.RpcMethodHandler:
         async def answer(_: object, context: grpc.aio.ServicerContext) -> bytes:
-            self._running += 1
-            self._idle.clear()
-            self._busy.set()
-            context.add_done_callback(cast(Any, self._ended))
+            self._began(context)
             return await self._answer(method, context)
 
+        async def stream(_: object, context: grpc.aio.ServicerContext) -> None:
+            self._began(context)
+            call = self._call(method, context)
+            await ClientStream(self._handlers, context, call, self.leaving, self._max_message_bytes).serve()
+
+        if self._handlers.answers_in_parts(method) and method in self._handlers.methods:
+            return grpc.stream_stream_rpc_method_handler(stream)
         return grpc.stream_unary_rpc_method_handler(answer)
+
+    def _began(self, context: grpc.aio.ServicerContext) -> None:
+        self._running += 1
+        self._idle.clear()
+        self._busy.set()
+        context.add_done_callback(cast(Any, self._ended))
 
     def _ended(self, _: object) -> None:
         self._running -= 1
@@ -157,9 +171,18 @@ class _Methods(grpc.GenericRpcHandler):
 
     async def _answer(self, method: str, context: grpc.aio.ServicerContext) -> bytes:
         """One call. Its cancellation by the caller, or by the caller's deadline, is this task's."""
+        reply = await self._handlers.handle(self._call(method, context))
+        if reply.metadata:
+            await context.send_initial_metadata(wire_metadata(reply.metadata))
+        if reply.error is not None:
+            code = grpc.StatusCode[reply.error.status.grpc]
+            await context.abort(code, status_message(reply.error.message))
+        return reply.body
+
+    def _call(self, method: str, context: grpc.aio.ServicerContext) -> Call:
         received = time.monotonic()
         left = context.time_remaining()
-        call = Call(
+        return Call(
             binding=Binding.GRPC,
             method=method,
             metadata=[(key, value) for key, value in context.invocation_metadata() or ()],
@@ -168,13 +191,6 @@ class _Methods(grpc.GenericRpcHandler):
             deadline=None if left is None else received + left,
             client=grpc_client(context.peer()),
         )
-        reply = await self._handlers.handle(call)
-        if reply.metadata:
-            await context.send_initial_metadata(_initial_metadata(reply.metadata))
-        if reply.error is not None:
-            code = grpc.StatusCode[reply.error.status.grpc]
-            await context.abort(code, status_message(reply.error.message))
-        return reply.body
 
 
 class _Message:
@@ -200,7 +216,3 @@ class _Message:
         if share is not None:
             share.take(len(message))
         return message
-
-
-def _initial_metadata(metadata: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    return tuple((key, header_value(value)) for key, value in metadata)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
-from gateway.core.call import Binding, Call, Reply
+from gateway.core.call import Binding, Call, Reply, Send
 from gateway.core.errors import Refusal, TidegateError
-from gateway.core.ports import Service
+from gateway.core.ports import GenerateCodec, Service
 from gateway.core.request import Options
 from gateway.frontends.codecs import BindingCodec
 from gateway.frontends.operators import refuse_stranger
 from gateway.resilience.deadline import request_deadline
+from oip import wording
 from oip.codec import server_metadata
 from oip.errors import OipError
 from oip.reasons import Reason
@@ -23,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 EXTENSIONS = (
     "binary_tensor_data",
+    "generate",
     "logging",
     "model_configuration",
     "model_repository",
@@ -31,6 +34,9 @@ EXTENSIONS = (
 )
 """The protocol's extensions that this version serves; server metadata lists nothing else."""
 _INFER = "ModelInfer"
+_STREAM = "ModelStreamInfer"
+_GENERATE = "generate"
+_GENERATE_STREAM = "generate_stream"
 ANSWER_TIMEOUT_S = 10.0
 """How long a call other than an inference may take when its caller has set no deadline."""
 OPERATORS = {
@@ -72,7 +78,20 @@ class Handlers:
     @property
     def methods(self) -> Collection[str]:
         """Names of the RPCs that are served."""
-        return (*self._served, _INFER)
+        return (*self._served, _INFER, _STREAM)
+
+    @staticmethod
+    def answers_in_parts(method: str) -> bool:
+        """Whether calls of a method are for `stream`, not for `handle`."""
+        return method in (_STREAM, _GENERATE_STREAM)
+
+    def admits(self, call: Call) -> bool:
+        """Whether a call's metadata alone do not forbid it."""
+        try:
+            self.service.admit(self.service.options(call.metadata))
+        except OipError:
+            return False
+        return True
 
     async def handle(self, call: Call) -> Reply:
         """The reply to a call. Raises nothing but cancellation: failures are in `Reply.error`."""
@@ -80,6 +99,8 @@ class Handlers:
             codec = self._codecs[call.binding]
             if call.method == _INFER:
                 return await self.service.infer(call, codec.infer(call))
+            if call.method == _GENERATE and (generate := codec.generate(call)) is not None:
+                return await self._generate(call, generate)
             handler = self._served.get(call.method)
             if handler is None:
                 raise Refusal(Reason.NOT_SERVED, f"{call.method} is not served by this version")
@@ -97,9 +118,43 @@ class Handlers:
         except TidegateError as error:
             return Reply(error=error)
         except OipError as error:
-            return Reply(error=Refusal(error.reason, error.message))
+            return Reply(error=_refusal(error))
         except Exception as error:
             return Reply(error=unexpected(error, call.method))
+
+    async def stream(self, call: Call, send: Send) -> Reply:
+        """One request whose answer goes to `send` in parts, and how it ended. Raises nothing but
+        cancellation."""
+        try:
+            codec = self._codecs[call.binding]
+            if call.method == _STREAM:
+                return await self.service.stream(call, codec.infer(call), send)
+            generate = codec.generate(call)
+            if generate is None:
+                raise Refusal(Reason.NOT_SERVED, f"{call.method} is not served by this version")
+            return await self.service.generate(call, generate, send)
+        except TidegateError as error:
+            return Reply(error=error)
+        except Exception as error:
+            return Reply(error=unexpected(error, call.method))
+
+    async def _generate(self, call: Call, codec: GenerateCodec) -> Reply:
+        """The one response of a generate call; more or fewer are an error."""
+        parts: list[bytes] = []
+        kind: list[tuple[str, str]] = []
+
+        async def take(metadata: Sequence[tuple[str, str]], body: bytes) -> None:
+            if parts:
+                raise wording.not_one_response()
+            parts.append(body)
+            kind.extend(pair for pair in metadata if pair[0] == "content-type")
+
+        reply = await self.service.generate(call, codec, take)
+        if reply.error is not None:
+            return reply
+        if not parts:
+            return replace(reply, error=_refusal(wording.not_one_response()))
+        return Reply((*reply.metadata, *kind), parts[0])
 
     async def _server_live(self, call: Call, codec: BindingCodec, options: Options) -> Reply:
         return codec.live(self.service.live())
@@ -171,6 +226,10 @@ class Handlers:
         message that names the model is read."""
         self.service.admit(options)
         return *await codec.model(call), options
+
+
+def _refusal(error: OipError) -> Refusal:
+    return Refusal(error.reason, error.message)
 
 
 def unexpected(error: BaseException, where: str) -> Refusal:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +15,7 @@ from gateway.core.call import Binding, Call, Reply
 from gateway.core.errors import Refusal, TidegateError
 from gateway.frontends.handlers import Handlers, unexpected
 from gateway.frontends.http_body import HttpBody, Receive, next_part
+from gateway.frontends.http_events import EVENTS, EventStream
 from gateway.frontends.http_protocol import ARRIVAL, LINGER_S, Arrival
 from oip.content_coding import coded_answer
 from oip.errors import OipError, http_error
@@ -78,7 +79,7 @@ class HttpApp:
             if _is_operators(scope["raw_path"]):
                 await self._pass_on(scope, headers, receive, send)
                 return
-            reply = await self._reply(scope, headers, arrival, receive)
+            reply = await self._reply(scope, headers, arrival, receive, send)
         except TidegateError as error:
             reply = Reply(error=error)
         except OipError as error:
@@ -92,8 +93,9 @@ class HttpApp:
         headers: Sequence[tuple[str, str]],
         arrival: Arrival,
         receive: Receive,
+        send: Send,
     ) -> Reply | None:
-        """The answer to a request under /v2; None when its caller has left."""
+        """The answer to a request under /v2; None when its caller has left, or has it in parts."""
         route = find_route(scope["raw_path"])
         verb = scope["method"]
         if route.verbs and verb not in route.verbs:
@@ -114,11 +116,20 @@ class HttpApp:
             version=route.version,
             client=(scope.get("client") or ("",))[0],
         )
-        return await self._handle(call, body)
+        if not self._handlers.answers_in_parts(route.method):
+            return await self._handle(self._answer(call), body)
+        events = EventStream(send)
+        reply = await self._handle(self._handlers.stream(call, events.part), body)
+        if reply is not None and reply.error is None and not events.begun:
+            return Reply((*reply.metadata, EVENTS))
+        if reply is None or not events.begun:
+            return reply
+        await events.end(reply)
+        return None
 
-    async def _handle(self, call: Call, body: HttpBody) -> Reply | None:
-        """Runs the handler until it is done or the caller is gone, which cancels it."""
-        handler = asyncio.create_task(self._answer(call))
+    async def _handle(self, handling: Coroutine[Any, Any, Reply], body: HttpBody) -> Reply | None:
+        """Runs a handler until it is done or the caller is gone, which cancels it."""
+        handler = asyncio.create_task(handling)
         watch = asyncio.create_task(body.caller_left())
         self._running.add(handler)
         handler.add_done_callback(self._running.discard)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from gateway.core.call import Call, Metadata, Reply
+from gateway.core.call import Call, Metadata, Reply, Send
 from gateway.core.config import Config
-from gateway.core.decision import Attempt, Decision
+from gateway.core.decision import Attempt, Decision, VariantKey
 from gateway.core.errors import Refusal, TidegateError
-from gateway.core.ports import Endpoint, InferCodec, Permit
+from gateway.core.ports import Endpoint, GenerateCodec, InferCodec, Permit
 from gateway.core.request import Options, Request
 from gateway.decide import compiled, decide, gateway_refusal
 from gateway.pipeline.callers import Callers
@@ -23,15 +23,17 @@ from gateway.pipeline.repository import Repository
 from gateway.pipeline.served import Served
 from gateway.pipeline.signatures import Signatures
 from gateway.pipeline.state import ReplicaState
-from gateway.resilience.deadline import request_deadline
+from gateway.resilience.deadline import given_deadline
 from gateway.routing.predict import key_of
 from gateway.telemetry import RequestTelemetry, Telemetry
 from oip.codec import statistics_of
 from oip.errors import OipError
 from oip.held import BodyBudget, BodyShare
+from oip.names import shown
 from oip.reasons import Reason
 from oip.repository import IndexEntry
-from oip.scan import scan_request
+from oip.scan import RequestView, scan_request
+from oip.signature import Signature
 
 BUDGET_BODIES = 16
 """How many bodies of the largest size a replica holds at once; of smaller ones accordingly more."""
@@ -46,6 +48,15 @@ class _Flow:
     """What is known of one request so far; grows from top to bottom."""
 
     telemetry: RequestTelemetry
+    options: Options
+    ends: float | None = None
+    """When the caller wants the whole answer, if it says so."""
+    deadline: float = 0.0
+    """When an answer, or the first response of one, must be there."""
+    limit: asyncio.Timeout | None = None
+    share: BodyShare | None = None
+    answered: bool = False
+    """Whether a response of a stream is on its way to the caller."""
     decision: Decision | None = None
     attempts: list[Attempt] = field(default_factory=list[Attempt])
     course: Course | None = None
@@ -57,18 +68,23 @@ class _Flow:
         gets."""
         found: list[tuple[str, str]] = []
         if self.decision is not None:
-            if self.attempts and self.course is not None and self.course.place is not None:
-                found.append(("tidegate-endpoint", self.attempts[-1].endpoint))
+            tries = 0 if self.course is None else self.course.tries
+            if self.course is not None and self.course.place is not None:
+                found.append(("tidegate-endpoint", self.course.endpoint))
                 found.append(("tidegate-tier", self.course.place.tier.value))
             if self.decision.policy:
                 found.append(("tidegate-policy", self.decision.policy))
             found.append(("tidegate-decision", self.decision.id))
-            found.append(("tidegate-attempts", str(len(self.attempts))))
+            found.append(("tidegate-attempts", str(tries)))
             costs = [attempt.cost for attempt in self.attempts]
             known = [cost for cost in costs if cost is not None]
-            if len(known) == len(costs):
+            if len(known) == tries:
                 found.append(("tidegate-cost", format(sum(known), ".9g")))
         return found
+
+
+_Work = Callable[[_Flow], Awaitable[tuple[bytes, Sequence[tuple[str, str]]]]]
+_Encode = Callable[[bytes], Awaitable[tuple[bytes, Sequence[tuple[str, str]]]]]
 
 
 class Director:
@@ -112,34 +128,66 @@ class Director:
         return self._state.config
 
     async def infer(self, call: Call, codec: InferCodec) -> Reply:
+        async def answer(flow: _Flow) -> tuple[bytes, Sequence[tuple[str, str]]]:
+            course = await self._read(call, codec, flow)
+            return await codec.encode(await self._dispatcher.run(course))
+
+        return await self._carry(call, answer)
+
+    async def stream(self, call: Call, codec: InferCodec, send: Send) -> Reply:
+        async def answer(flow: _Flow) -> tuple[bytes, Sequence[tuple[str, str]]]:
+            course = await self._read(call, codec, flow, streamed=True)
+            await self._respond(flow, course, codec.encode, send)
+            return b"", ()
+
+        return await self._carry(call, answer, streamed=True)
+
+    async def generate(self, call: Call, codec: GenerateCodec, send: Send) -> Reply:
+        async def answer(flow: _Flow) -> tuple[bytes, Sequence[tuple[str, str]]]:
+            course = await self._read_generate(call, codec, flow)
+            await self._respond(flow, course, codec.encode, send)
+            return b"", ()
+
+        return await self._carry(call, answer, streamed=True)
+
+    async def _carry(self, call: Call, answer: _Work, *, streamed: bool = False) -> Reply:
+        """One inference within its limits, counted and recorded, whatever becomes of it."""
         try:
             options, error = self._callers.options(call.metadata, inference=True), None
         except OipError as wrong:
             options, error = Options(caller=self._callers.known(call.metadata)), wrong
-        flow = _Flow(self._telemetry.request(call.received, options, call.binding))
+        flow = _Flow(self._telemetry.request(call.received, options, call.binding), options)
         self._inflight += 1
         self._idle.clear()
         ended_by: Reason | None = Reason.CANCELLED
-        deadline = request_deadline(call.received, options.deadline_ms, call.deadline, DEFAULT_TIMEOUT_S)
+        flow.ends = given_deadline(call.received, options.deadline_ms, call.deadline)
+        # The pauses of a stream are bounded, and one that waited for its turn has not begun to.
+        since = time.monotonic() if streamed else call.received
+        flow.deadline = since + DEFAULT_TIMEOUT_S if flow.ends is None else flow.ends
+        whole = flow.ends if streamed else flow.deadline
         try:
             if error is not None:
                 raise error
             self._admit()
-            async with asyncio.timeout_at(deadline):
-                with self._bodies.share() as share:
-                    body, headers = await self._infer(call, codec, options, deadline, flow, share)
-            if time.monotonic() >= deadline:
+            async with asyncio.timeout_at(flow.deadline) as flow.limit:
+                with self._bodies.share() as flow.share:
+                    body, headers = await answer(flow)
+            if not streamed and time.monotonic() >= flow.deadline:
                 raise TimeoutError
             ended_by = None
             return Reply([*flow.headers(), *headers], body)
         except TimeoutError:
-            error = TidegateError(Reason.DEADLINE, "the deadline passed before an answer came")
+            answered = flow.answered and flow.ends is None
+            pause = f"no further response came for {DEFAULT_TIMEOUT_S:g} s"
+            error = TidegateError(
+                Reason.DEADLINE, pause if answered else "the deadline passed before an answer came"
+            )
             ended_by = error.reason
         except OipError as raised:
             error = raised if isinstance(raised, TidegateError) else Refusal(raised.reason, raised.message)
             ended_by = error.reason
         except asyncio.CancelledError:
-            if time.monotonic() >= deadline - DEADLINE_SLACK_S:
+            if whole is not None and time.monotonic() >= whole - DEADLINE_SLACK_S:
                 ended_by = Reason.DEADLINE
             raise
         except Exception:
@@ -158,50 +206,110 @@ class Director:
             found.append((REASON_KEY, error.reason.value))
         return Reply(found, error=error)
 
-    async def _infer(
-        self,
-        call: Call,
-        codec: InferCodec,
-        options: Options,
-        deadline: float,
-        flow: _Flow,
-        share: BodyShare,
-    ) -> tuple[bytes, list[tuple[str, str]]]:
-        refusal = gateway_refusal(self._config, options, call.model)
-        if refusal is not None:
-            if refusal.reason is Reason.PRIVACY:
-                started = time.monotonic()
-                flow.decision = self._refused_early(call, options, refusal)
-                flow.telemetry.decided(flow.decision, started, time.monotonic())
-            raise refusal
+    async def _read(self, call: Call, codec: InferCodec, flow: _Flow, *, streamed: bool = False) -> Course:
+        """Read a request and decide about it. Raises OipError."""
+        self._refuse_early(call, flow)
+        assert flow.share is not None
         body = await codec.decode(
-            await call.body.read(share),
-            lambda: self._questions.signature(call.model or "", call.version or "", options),
+            await call.body.read(flow.share),
+            lambda: self._questions.signature(call.model or "", call.version or "", flow.options),
         )
-        share.become(len(body))
+        flow.share.become(len(body))
         view = scan_request(body)
+        request = self._decide(flow, view.model_name, view.model_version, len(body))
+        return await self._checked(flow, request, body, view, streamed=streamed)
+
+    async def _read_generate(self, call: Call, codec: GenerateCodec, flow: _Flow) -> Course:
+        """As `_read`, for a request that the chosen variant's signature is needed to read."""
+        self._refuse_early(call, flow)
+        assert flow.share is not None
+        text = await call.body.read(flow.share)
+        model = call.model or ""
+        request = self._decide(flow, model, call.version or "", len(text))
+        key, left_open, permit = self._chosen(flow)
+        signature = await self._signatures.of(key, left_open, permit)
+        if signature is None:
+            raise Refusal(
+                Reason.MODEL_UNAVAILABLE,
+                f"nobody says now what model {shown(model)} takes, which generate has to know",
+            )
+
+        async def written(by: Signature) -> Course:
+            body = await codec.decode(text, by)
+            assert flow.share is not None
+            flow.share.become(len(body))
+            return await self._checked(flow, request, body, scan_request(body), streamed=True)
+
+        try:
+            return await written(signature)
+        except OipError:
+            renewed = None if left_open else await self._signatures.renewed(key)
+            if renewed is None or renewed == signature:
+                raise
+        return await written(renewed)
+
+    async def _respond(self, flow: _Flow, course: Course, encode: _Encode, send: Send) -> None:
+        limit = flow.limit
+        assert limit is not None
+
+        async def respond(response: bytes) -> None:
+            if flow.ends is None:
+                # The endpoint's pauses count, not the caller's.
+                limit.reschedule(None)
+            part, headers = await encode(response)
+            told = () if flow.answered else (*flow.headers(), *headers)
+            flow.answered = True
+            await send(told, part)
+            if flow.ends is None:
+                limit.reschedule(time.monotonic() + DEFAULT_TIMEOUT_S)
+
+        await self._dispatcher.stream(course, respond, ends=flow.ends is not None)
+
+    def _refuse_early(self, call: Call, flow: _Flow) -> None:
+        """Raises Refusal where the headers are enough for that."""
+        refusal = gateway_refusal(self._config, flow.options, call.model)
+        if refusal is None:
+            return
+        if refusal.reason is Reason.PRIVACY:
+            started = time.monotonic()
+            flow.decision = self._refused_early(call, flow.options, refusal)
+            flow.telemetry.decided(flow.decision, started, time.monotonic())
+        raise refusal
+
+    def _decide(self, flow: _Flow, model: str, version: str, payload_bytes: int) -> Request:
+        """Raises Refusal where the decision is one."""
         started = time.monotonic()
-        request = self._request(view.model_name, view.model_version, options, len(body), deadline - started)
+        request = self._request(model, version, flow.options, payload_bytes, flow.deadline - started)
         flow.decision = decide(self._state.snapshot, request, started, self._rng)
         flow.telemetry.decided(flow.decision, started, time.monotonic())
         if flow.decision.refused is not None:
             raise Refusal(flow.decision.refused, flow.decision.message)
-        flow.rows = await self._check(flow.decision, body, view.model_name, options)
-        flow.course = Course(request, flow.decision, body, view, deadline, flow.telemetry, flow.attempts)
-        response = await self._dispatcher.run(flow.course)
-        answer, headers = await codec.encode(response)
-        return answer, list(headers)
+        return request
 
-    async def _check(self, decision: Decision, body: bytes, model: str, options: Options) -> int:
-        """Hold the request against what the chosen variant takes, as far as that is known; its rows.
-        Raises OipError."""
+    async def _checked(
+        self, flow: _Flow, request: Request, body: bytes, view: RequestView, *, streamed: bool
+    ) -> Course:
+        """Hold the request against what the chosen variant takes, as far as that is known. Raises
+        OipError."""
+        assert flow.decision is not None
+        key, left_open, permit = self._chosen(flow)
+        flow.rows = await self._signatures.check(
+            key, body, view.model_name, left_open, permit, streamed=streamed
+        )
+        flow.course = Course(request, flow.decision, body, view, flow.deadline, flow.telemetry, flow.attempts)
+        return flow.course
+
+    def _chosen(self, flow: _Flow) -> tuple[VariantKey, str, Permit | None]:
+        """The variant that is tried first; a version that it leaves to its endpoint, and leave to ask
+        there about it."""
+        decision = flow.decision
+        assert decision is not None
         assert decision.model_config is not None
-        variant = decision.plan[0].variant
-        key = key_of(decision.model_config, variant)
+        key = key_of(decision.model_config, decision.plan[0].variant)
         told = key.version or self._state.snapshot.variants[key].versions
         left_open = "" if told else decision.version
-        permit = self._question_permit(decision, options) if left_open else None
-        return await self._signatures.check(key, body, model, left_open, permit)
+        permit = self._question_permit(decision, flow.options) if left_open else None
+        return key, left_open, permit
 
     def _question_permit(self, decision: Decision, options: Options) -> Permit:
         """Leave to ask the chosen place about the model, for as far as the request itself may go."""

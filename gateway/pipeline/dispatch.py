@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -24,6 +25,7 @@ from oip.errors import OipError
 from oip.reasons import Reason
 from oip.scan import RequestView, scan_response, splice
 
+Headers = Sequence[tuple[str, str]]
 Clock = Callable[[], float]
 """The monotonic clock that deadlines are instants of."""
 
@@ -56,7 +58,8 @@ class Course:
     does not say.
 
     `body` is the serialized ModelInferRequest that `view` was scanned from, `deadline` an instant
-    of the monotonic clock.
+    of the monotonic clock, for a stream the one of its first response. `tries` counts the attempts that
+    have begun, `endpoint` is the last one's.
     """
 
     request: Request
@@ -69,9 +72,26 @@ class Course:
     place: Place | None = None
     version: str = ""
     inside_s: tuple[float, float] = (0.0, 0.0)
+    endpoint: str = ""
+    tries: int = 0
 
     def times(self, queued_s: float, computed_s: float) -> None:
         self.inside_s = (queued_s, computed_s)
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What came of one attempt so far: its first response, when that came, and the bytes of all."""
+
+    first: bytes | None = None
+    at: float = 0.0
+    size: int = 0
+
+
+Respond = Callable[[bytes], Awaitable[None]]
+"""Takes a response on its way to the caller."""
+_Ask = Callable[[Endpoint, bytes, Headers, float, Permit], AsyncGenerator[bytes]]
+"""The responses of one attempt, which has so many seconds."""
 
 
 class Dispatcher:
@@ -101,6 +121,27 @@ class Dispatcher:
     async def run(self, course: Course) -> bytes:
         """The ModelInferResponse of the first place that answers. Raises AttemptError (how the last
         attempt failed) or Refusal (there was none)."""
+        answers: list[bytes] = []
+
+        async def keep(response: bytes) -> None:
+            answers.append(response)
+
+        await self._along(course, _whole, keep)
+        return answers[0]
+
+    async def stream(self, course: Course, respond: Respond, *, ends: bool) -> None:
+        """Hand the ModelInferResponses of the first place that gives any to `respond`. Once there is one,
+        no other place is asked. `ends`: the deadline holds for all of them, not only for the first. Raises
+        as `run` does."""
+
+        def ask(
+            endpoint: Endpoint, body: bytes, headers: Headers, given_s: float, permit: Permit
+        ) -> AsyncGenerator[bytes]:
+            return endpoint.stream(body, headers, given_s if ends else None, permit)
+
+        await self._along(course, ask, respond)
+
+    async def _along(self, course: Course, ask: _Ask, respond: Respond) -> None:
         budget = self._budgets[course.decision.policy]
         failure: AttemptError | None = None
         with Attempts(self._state.snapshot, course.decision, course.request, budget, self._rng) as attempts:
@@ -108,33 +149,50 @@ class Dispatcher:
                 found = attempts.next(self._state.snapshot, course.deadline - self._clock(), failure)
                 if isinstance(found, Halt):
                     raise failure or Refusal(*_HALTED[found])
+                answer = _Answer()
                 try:
-                    return await self._attempt(course, *found)
+                    await self._attempt(course, *found, ask, respond, answer)
+                    return
                 except AttemptError as error:
+                    if answer.first is not None:
+                        raise
                     failure = error
 
-    async def _attempt(self, course: Course, candidate: Candidate, permit: Permit) -> bytes:
+    async def _attempt(
+        self,
+        course: Course,
+        candidate: Candidate,
+        permit: Permit,
+        ask: _Ask,
+        respond: Respond,
+        answer: _Answer,
+    ) -> None:
         assert course.decision.model_config is not None
         key = key_of(course.decision.model_config, candidate.variant)
         body = _addressed(course, key)
         started = self._clock()
         given_s = course.deadline - started
         span = course.telemetry.attempt(candidate, started)
-        outcome, response = Outcome.CANCELLED, None
+        outcome = Outcome.CANCELLED
         failed: Reason | None = None
         cost: float | None = 0.0
-        course.place = permit.place
+        course.place, course.endpoint = permit.place, key.endpoint
+        course.tries += 1
+        permit = replace(permit, tell=span.tell, times=course.times)
         self._state.begun(key, given_s, started, permit.device)
         try:
-            answer = await self._endpoints[key.endpoint].infer(
-                body, span.headers, given_s, replace(permit, tell=span.tell, times=course.times)
-            )
-            response, course.version = _named(answer, course.view.model_name, key.endpoint)
+            responses = ask(self._endpoints[key.endpoint], body, span.headers, given_s, permit)
+            async with aclosing(responses):
+                async for told in responses:
+                    response, course.version = _named(told, course.view.model_name, key.endpoint)
+                    answer.size += len(response)
+                    if answer.first is None:
+                        answer.first, answer.at = response, self._clock()
+                    await respond(response)
             outcome = Outcome.OK
-            cost = self._cost(key, len(body), len(response))
-            return response
+            cost = self._cost(key, len(body), answer.size)
         except asyncio.CancelledError:
-            if self._clock() >= course.deadline - DEADLINE_SLACK_S:
+            if answer.first is None and self._clock() >= course.deadline - DEADLINE_SLACK_S:
                 outcome, failed = Outcome.DEADLINE, Reason.DEADLINE
             cost = self._cost(key, len(body), None)
             raise
@@ -147,15 +205,17 @@ class Dispatcher:
             raise
         finally:
             ended = self._clock()
-            elapsed_ms = (ended - started) * 1000
-            size = None if response is None else len(response)
-            self._state.ended(key, outcome, elapsed_ms, given_s, size, ended, permit.device)
+            came = ended if answer.first is None else answer.at
+            elapsed_ms = (came - started) * 1000
+            known, size = (outcome, None) if answer.first is None else (Outcome.OK, answer.size)
+            self._state.ended(key, known, elapsed_ms, given_s, size, ended, permit.device)
             course.attempts.append(Attempt(key.endpoint, outcome, elapsed_ms, cost, permit.device))
-            span.ended(outcome, ended, cost)
+            span.ended(outcome, ended, cost, came)
             if self._observer is not None:
-                took_s, at = ended - started, permit.place
+                took_s, at = came - started, permit.place
+                first = answer.first if outcome is Outcome.OK else None
                 self._observer.ended(
-                    course.decision.model, key, at, permit.allowed, took_s, body, response, failed
+                    course.decision.model, key, at, permit.allowed, took_s, body, first, failed
                 )
 
     def _cost(self, key: VariantKey, sent_bytes: int, response_bytes: int | None) -> float | None:
@@ -164,8 +224,16 @@ class Dispatcher:
         return attempt_cost(self._prices[key.endpoint], capacity, sent_bytes, response_bytes)
 
 
+async def _whole(
+    endpoint: Endpoint, body: bytes, headers: Headers, given_s: float, permit: Permit
+) -> AsyncGenerator[bytes]:
+    """The one response of an inference that is answered as a whole."""
+    yield await endpoint.infer(body, headers, given_s, permit)
+
+
 def _named(response: bytes, model: str, endpoint: str) -> tuple[bytes, str]:
-    """The answer under the model's name at the gateway, and the version that gave it. Raises AttemptError for one that is none:
+    """The answer under the model's name at the gateway, and the version that gave it. Raises AttemptError
+    for one that is none:
     another place may do better."""
     try:
         view = scan_response(response)

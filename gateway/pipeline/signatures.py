@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from gateway.core.decision import VariantKey
 from gateway.core.ports import Endpoint, Permit, Relay
 from gateway.pipeline.state import ReplicaState
+from oip import wording
 from oip.codec import signature_of
 from oip.errors import OipError
 from oip.reasons import Reason
@@ -58,25 +59,48 @@ class Signatures:
         self._slow = asyncio.Semaphore(1)
         """Checks of megabytes of BYTES are made beside the loop, one at a time: they share its processor."""
 
+    async def of(self, key: VariantKey, version: str = "", permit: Permit | None = None) -> Signature | None:
+        """What the variant takes, asked for where it is not known; None where its endpoint does not say.
+        `version` and `permit` as for `check`."""
+        if version:
+            return await self._ask(key, version, permit)
+        if self._known(key) is None:
+            await self._learn_again(key)
+        return self._known(key)
+
+    async def renewed(self, key: VariantKey) -> Signature | None:
+        """As `of`, from the endpoint's own mouth unless it was asked a moment ago."""
+        learnt_at = self._state.learnt_at(key)
+        if learnt_at is None or self._clock() - learnt_at > FRESH_S:
+            await self._learn_again(key)
+        return self._known(key)
+
     async def check(
-        self, key: VariantKey, body: bytes, model: str, version: str = "", permit: Permit | None = None
+        self,
+        key: VariantKey,
+        body: bytes,
+        model: str,
+        version: str = "",
+        permit: Permit | None = None,
+        *,
+        streamed: bool = False,
     ) -> int:
         """The rows of a scanned ModelInferRequest's batch, 1 where none is known. Raises OipError MALFORMED
         for one that the variant cannot take; words name the model as `model`. A variant whose endpoint says
-        nothing takes everything.
+        nothing takes everything. NOT_SERVED for a decoupled model, unless the answer is `streamed`.
 
         `version` is one that the caller asks for and the variant leaves to its endpoint: nothing is
         refused before that has said what this version takes. Such a question carries the caller's word, so
         an endpoint that passes it on is asked under `permit`, which it needs for that.
         """
-        found = await self._held(self._known(key), body, model)
+        found = await self._held(self._known(key), body, model, streamed)
         if isinstance(found, int):
             return found
         if version:
-            found = await self._held(await self._ask(key, version, permit), body, model)
+            found = await self._held(await self._ask(key, version, permit), body, model, streamed)
         elif (learnt_at := self._state.learnt_at(key)) is None or self._clock() - learnt_at > FRESH_S:
             await self._learn_again(key)
-            found = await self._held(self._known(key), body, model)
+            found = await self._held(self._known(key), body, model, streamed)
         if isinstance(found, OipError):
             raise found
         return found
@@ -101,10 +125,14 @@ class Signatures:
     def _known(self, key: VariantKey) -> Signature | None:
         return self._state.variant(key).signature
 
-    async def _held(self, signature: Signature | None, body: bytes, model: str) -> int | OipError:
+    async def _held(
+        self, signature: Signature | None, body: bytes, model: str, streamed: bool
+    ) -> int | OipError:
         """The request's rows, or why the model cannot take it."""
         if signature is None:
             return 1
+        if signature.decoupled and not streamed:
+            return wording.decoupled()
         try:
             if checks_fast(body, signature):
                 return check_request(body, signature, model)

@@ -192,16 +192,19 @@ class AttemptTelemetry:
         if self._span is not None and len(self._told) < MAX_SPANS and welcome(span):
             self._told.append(span)
 
-    def ended(self, outcome: Outcome, ended: float, cost: float | None) -> None:
+    def ended(
+        self, outcome: Outcome, ended: float, cost: float | None, answered: float | None = None
+    ) -> None:
         """`cost` is what the attempt cost in the configured currency, 0 where nothing is charged,
-        None where it is not known."""
+        None where it is not known. `answered` is when the first of several responses came: latency
+        counts to that one, the span to the last."""
         self._metrics.attempt_ended(
             AttemptEnded(
                 self._model,
                 self._candidate.variant.endpoint,
                 outcome,
                 self._started,
-                ended,
+                ended if answered is None else answered,
                 cost,
                 self._candidate.predicted.latency_p50_ms,
             )

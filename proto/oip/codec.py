@@ -1,6 +1,6 @@
 """Between HTTP's JSON and protobuf: the one module that knows tritonclient's stubs.
 
-`decode_infer` (`decode_raw` for a body without JSON) and `encode_infer` are one HTTP inference there and
+`decode_infer` (`codec_raw.decode_raw` for a body without JSON) and `encode_infer` are one HTTP inference there and
 back. The rest answers what is not
 an inference: metadata, configuration and statistics as JSON in the form of Triton's own HTTP
 server (snake_case, every number a number, enums by name, zeros and empty lists shown), and the
@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import base64
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,10 +23,11 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from tritonclient.grpc import service_pb2
 
-from oip import tensors, wording
+from oip import tensors
 from oip.counters import NEVER, Counters, Duration
 from oip.errors import OipError
-from oip.http_request import HEADER_LENGTH, Parameter, json_length, parse_infer
+from oip.generate import parse_generate
+from oip.http_request import HEADER_LENGTH, HttpInfer, Parameter, json_length, parse_infer
 from oip.names import shown
 from oip.reasons import Reason
 from oip.scan import varint_bytes
@@ -44,7 +44,7 @@ FAST_JSON_BYTES = 2**16
 FAST_BYTES_BYTES = 2**20
 """The like for BYTES as binary data."""
 
-_RAW_INPUT_TAG = bytes((7 << 3 | 2,))
+RAW_INPUT_TAG = bytes((7 << 3 | 2,))
 """Of the field raw_input_contents."""
 _INT_CONTENTS = {
     "UINT8": "uint_contents",
@@ -105,6 +105,34 @@ def decode_infer(
     are those of `http_request.parse_infer`, which also says what is refused. Raises OipError.
     """
     asked = parse_infer(headers, body, max_bytes, model)
+    default = asked.binary_output
+    outputs = {w.name: default if w.binary is None else w.binary for w in asked.outputs}
+    return _message(model, version, asked), HttpInferContext(asked.id, default, outputs)
+
+
+def decode_generate(
+    model: str, version: str, body: bytes, signature: Signature, max_bytes: int | None = None
+) -> tuple[bytes, str]:
+    """The body of a generate request as a serialized ModelInferRequest, and its id; see `oip.generate`.
+    Arguments are as for `decode_infer`. Raises OipError."""
+    asked = parse_generate(body, signature, max_bytes, model)
+    return _message(model, version, asked), asked.id
+
+
+def encode_generate(request_id: str, response: bytes) -> bytes:
+    """A serialized ModelInferResponse as the JSON object of a generate answer: each output under its name,
+    a single element as itself. The id is the request's own. Raises OipError as `encode_infer` does."""
+    answer = _parse("ModelInferResponse", response)
+    document: dict[str, object] = {}
+    for tensor, raw in _raw_outputs(answer):
+        where = f"Output {shown(tensor.name)}"
+        data = tensors.to_json(tensor.datatype, list(tensor.shape), raw, where)
+        document[tensor.name] = data[0] if len(data) == 1 else data
+    known = {"id": request_id, "model_name": answer.model_name, "model_version": answer.model_version}
+    return _dump({**document, **{key: value for key, value in known.items() if value}})
+
+
+def _message(model: str, version: str, asked: HttpInfer) -> bytes:
     try:
         request = _pb.ModelInferRequest(model_name=model, model_version=version, id=asked.id)
     except UnicodeEncodeError:
@@ -115,42 +143,11 @@ def decode_infer(
         _set_parameters(tensor.parameters, given.parameters)
     for wanted in asked.outputs:
         _set_parameters(request.outputs.add(name=wanted.name).parameters, wanted.parameters)
-    default = asked.binary_output
-    outputs = {w.name: default if w.binary is None else w.binary for w in asked.outputs}
     # Written by hand, the tensors are copied once and not three times.
     parts: list[bytes | memoryview] = [request.SerializeToString()]
     for given in asked.inputs:
-        parts += (_RAW_INPUT_TAG, varint_bytes(len(given.raw)), given.raw)
-    return b"".join(parts), HttpInferContext(asked.id, default, outputs)
-
-
-def decode_raw(model: str, version: str, body: bytes, takes: Signature) -> tuple[bytes, HttpInferContext]:
-    """A raw binary request as a serialized ModelInferRequest: `body` is the data of the one input that
-    the model `takes`, of one row where it has a batch. Raises OipError MALFORMED, in Triton's words, where
-    that leaves datatype or shape open.
-    """
-    if len(takes.inputs) != 1:
-        raise wording.raw_inputs(model, len(takes.inputs))
-    (spec,) = takes.inputs
-    shape = [1, *spec.shape[1:]] if takes.max_batch else list(spec.shape)
-    variable = [at for at, dim in enumerate(shape) if dim < 0]
-    if len(variable) > 1 or spec.any_shape:
-        raise wording.raw_shape(spec.name)
-    size = tensors.SIZES.get(spec.datatype)
-    raw = body
-    if size is None:
-        if variable or math.prod(shape) != 1:
-            raise wording.raw_bytes(spec.name)
-        raw = tensors.pack_bytes([body])
-    elif variable:
-        row = math.prod(dim for dim in shape if dim >= 0) * size
-        shape[variable[0]] = len(body) // row if row else 0
-    if size is not None and math.prod(shape) * size != len(body):
-        raise wording.other_size(spec.name, model, math.prod(shape) * size, len(body))
-    request = _pb.ModelInferRequest(model_name=model, model_version=version)
-    request.inputs.add(name=spec.name, datatype=spec.datatype, shape=shape)
-    parts = (request.SerializeToString(), _RAW_INPUT_TAG, varint_bytes(len(raw)), raw)
-    return b"".join(parts), HttpInferContext("", True, {})
+        parts += (RAW_INPUT_TAG, varint_bytes(len(given.raw)), given.raw)
+    return b"".join(parts)
 
 
 def encode_infer(context: HttpInferContext, response: bytes) -> tuple[bytes, Headers]:
@@ -167,19 +164,15 @@ def encode_infer(context: HttpInferContext, response: bytes) -> tuple[bytes, Hea
         document["model_version"] = answer.model_version
     if answer.parameters:
         document["parameters"] = _plain_parameters(answer.parameters)
-    raws = list(answer.raw_output_contents)
-    if raws and len(raws) != len(answer.outputs):
-        raise _failed(f"{len(answer.outputs)} outputs but {len(raws)} raw_output_contents")
     binary: list[bytes] = []
     any_binary = False
     outputs: list[dict[str, object]] = []
-    for at, tensor in enumerate(answer.outputs):
+    for tensor, raw in _raw_outputs(answer):
         shape = list(tensor.shape)
         entry: dict[str, object] = {"name": tensor.name, "datatype": tensor.datatype, "shape": shape}
         parameters = _plain_parameters(tensor.parameters)
         # KServe's server says of raw data over gRPC what means binary data behind the JSON here.
         parameters.pop("binary_data_size", None)
-        raw = _output_raw(tensor, raws[at] if raws else None)
         if context.binary_outputs.get(tensor.name, context.binary_default):
             any_binary = True
             binary.append(raw)
@@ -245,8 +238,10 @@ def signature_of(metadata: bytes, config: bytes | None) -> Signature:
     described = _parse("ModelMetadataResponse", metadata)
     inputs: dict[str, Any] = {}
     max_batch = 0
+    decoupled = False
     if config is not None:
         configured = _parse("ModelConfigResponse", config).config
+        decoupled = configured.model_transaction_policy.decoupled
         inputs = {entry.name: entry for entry in configured.input}
         max_batch = max(0, configured.max_batch_size)
     return Signature(
@@ -254,6 +249,7 @@ def signature_of(metadata: bytes, config: bytes | None) -> Signature:
         # An output is always there; only an input may be left out.
         tuple(replace(_spec(entry, None, config is None), optional=False) for entry in described.outputs),
         max_batch,
+        decoupled,
     )
 
 
@@ -363,9 +359,9 @@ def named_model(request: bytes) -> tuple[str, str]:
     return message.name, message.version
 
 
-def new_message(kind: str) -> Any:
-    """An empty message of the service's, by its name."""
-    return getattr(_pb, kind)()
+def new_message(kind: str, **fields: object) -> Any:
+    """A message of the service's, by its name."""
+    return getattr(_pb, kind)(**fields)
 
 
 def callers_message(kind: str, data: bytes) -> Any:
@@ -420,6 +416,15 @@ def _plain_parameters(parameters: Any) -> dict[str, object]:
         if kind is not None:
             plain[key] = getattr(parameter, kind)
     return plain
+
+
+def _raw_outputs(answer: Any) -> Iterator[tuple[Any, bytes]]:
+    """Each output of an answer with its raw data."""
+    raws = list(answer.raw_output_contents)
+    if raws and len(raws) != len(answer.outputs):
+        raise _failed(f"{len(answer.outputs)} outputs but {len(raws)} raw_output_contents")
+    for at, tensor in enumerate(answer.outputs):
+        yield tensor, _output_raw(tensor, raws[at] if raws else None)
 
 
 def _output_raw(tensor: Any, raw: bytes | None) -> bytes:

@@ -9,7 +9,7 @@
   an int64 in microseconds, `sequence_id` an integer from 0 to 2**63-1 or a string,
   `sequence_start` and `sequence_end` are booleans: what Triton's gRPC side takes.
 - Classification and shared memory are NOT_SERVED.
-- A header length of 0 makes the body the one input's data: `is_raw` tells, and `codec.decode_raw` reads it.
+- A header length of 0 makes the body the one input's data: `is_raw` tells, and `codec_raw.decode_raw` reads it.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ def parse_infer(
     request_id = document.get("id")
     if request_id is not None and not isinstance(request_id, str):
         _refuse("The request", "needs a string as its id")
-    members = _parameters_of(document, "The request")
+    members = parameters_of(document, "The request")
     binary_output = _take_flag(members, "binary_data_output", "The request")
-    parameters = tuple(_request_parameter(key, value) for key, value in members.items())
+    parameters = tuple(request_parameter(key, value) for key, value in members.items())
     inputs = _inputs(document, tail, max_bytes, model)
     outputs = tuple(_output(entry, where) for entry, where in _named(document, "outputs", "Output"))
     return HttpInfer(request_id or "", bool(binary_output), parameters, inputs, outputs)
@@ -182,7 +182,7 @@ def _inputs(
     for entry, where in _named(document, "inputs", "Input"):
         datatype = tensors.check_datatype(entry.get("datatype"), where)
         shape = tensors.check_shape(entry.get("shape"), where)
-        members = _parameters_of(entry, where)
+        members = parameters_of(entry, where)
         size = members.pop("binary_data_size", None)
         for key in members:
             refuse_tensor_key(key)
@@ -190,7 +190,7 @@ def _inputs(
         if size is None:
             if data is None:
                 _refuse(where, "has neither data nor the parameter binary_data_size")
-            _limit(total + tensors.least_bytes(datatype, shape), max_bytes)
+            limit_tensors(total + tensors.least_bytes(datatype, shape), max_bytes)
             raw = tensors.from_json(datatype, shape, data, where)
         else:
             if data is not None:
@@ -198,7 +198,7 @@ def _inputs(
             raw = _binary_data(cast(str, entry["name"]), model, datatype, shape, size, tail, at)
             at += len(raw)
         total += len(raw)
-        _limit(total, max_bytes)
+        limit_tensors(total, max_bytes)
         parameters = tuple(_parameter(key, value, where) for key, value in members.items())
         inputs.append(HttpInput(cast(str, entry["name"]), datatype, shape, raw, parameters))
     if tail is not None and at != len(tail):
@@ -206,7 +206,8 @@ def _inputs(
     return tuple(inputs)
 
 
-def _limit(size: int, max_bytes: int | None) -> None:
+def limit_tensors(size: int, max_bytes: int | None) -> None:
+    """Refuse tensors of `size` bytes together as TOO_LARGE."""
     if max_bytes is not None and size > max_bytes:
         raise OipError(
             Reason.TOO_LARGE,
@@ -247,7 +248,7 @@ def _number(value: int) -> str:
 
 
 def _output(entry: _Object, where: str) -> HttpOutput:
-    members = _parameters_of(entry, where)
+    members = parameters_of(entry, where)
     binary = _take_flag(members, "binary_data", where)
     for key in members:
         refuse_tensor_key(key)
@@ -257,7 +258,7 @@ def _output(entry: _Object, where: str) -> HttpOutput:
     return HttpOutput(cast(str, entry["name"]), binary, parameters)
 
 
-def _parameters_of(holder: _Object, where: str) -> _Object:
+def parameters_of(holder: _Object, where: str) -> _Object:
     """A copy of the holder's parameters without those that are null."""
     members = holder.get("parameters")
     if members is None:
@@ -274,7 +275,8 @@ def _take_flag(members: _Object, key: str, where: str) -> bool | None:
     return value
 
 
-def _request_parameter(key: str, value: object) -> Parameter:
+def request_parameter(key: str, value: object) -> Parameter:
+    """One of a request's own parameters, held against what the protocol says of it."""
     refuse_option(key)
     where = "The request"
     if key.startswith("triton_"):

@@ -44,8 +44,8 @@ _MODEL: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
     ("config",): ("ModelConfig", _GET),
     ("infer",): ("ModelInfer", _POST),
     ("stats",): ("ModelStatistics", _GET),
-    ("generate",): ("generate", ()),
-    ("generate_stream",): ("generate_stream", ()),
+    ("generate",): ("generate", _POST),
+    ("generate_stream",): ("generate_stream", _POST),
     ("trace", "setting"): ("TraceSetting", _BOTH),
 }
 _REPOSITORY = {"load": "RepositoryModelLoad", "unload": "RepositoryModelUnload"}

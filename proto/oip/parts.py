@@ -94,7 +94,7 @@ def read_request(body: bytes) -> RequestParts:
             elif number == 6:
                 outputs.append(_output(body, low, high, budget))
             elif number == 4:
-                parameters.append(_parameter(body, low, high, budget))
+                parameters.append(parameter_part(body, low, high, budget))
             elif number in strings:
                 raise Broken(f"{_STRINGS[number]} occurs twice")
             else:
@@ -157,7 +157,7 @@ def tensor_part(body: bytes, low: int, high: int, budget: list[int]) -> InputPar
         if number == 3:
             _dimensions(body, start, end, wire, shape, budget)
         elif number == 4:
-            keys.append(_parameter(body, start, end, budget))
+            keys.append(parameter_part(body, start, end, budget))
         else:
             if seen & 1 << number:
                 raise Broken(f"field {number} of an input occurs twice")
@@ -181,7 +181,7 @@ def _output(body: bytes, low: int, high: int, budget: list[int]) -> OutputPart:
         if wire != LEN:
             raise Broken(f"field {number} of a requested output has wire type {wire}")
         if number == 2:
-            parameters.append(_parameter(body, start, end, budget))
+            parameters.append(parameter_part(body, start, end, budget))
         elif name is not None:
             raise Broken("field 1 of a requested output occurs twice")
         else:
@@ -218,7 +218,7 @@ def _refuse_duplicates(parameters: list[Parameter]) -> None:
         seen.add(parameter.key)
 
 
-def _parameter(body: bytes, low: int, high: int, budget: list[int]) -> Parameter:
+def parameter_part(body: bytes, low: int, high: int, budget: list[int]) -> Parameter:
     """One entry of a parameters map; the key is "" when the entry has none, as in protobuf."""
     key = kind = ""
     value: ParameterValue = None

@@ -23,8 +23,10 @@ class TensorSpec:
 @dataclass(frozen=True, slots=True)
 class Signature:
     """`max_batch` above 0: the first dimension of every tensor is the batch, of at most so many; 0: the
-    model has no batch of the server's making."""
+    model has no batch of the server's making. `decoupled`: a request is answered by any number of
+    responses, so only a stream can carry them."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     max_batch: int = 0
+    decoupled: bool = False

@@ -180,6 +180,24 @@ def negative_parameter(key: str) -> OipError:
     return malformed(f"invalid value for {shown(key)}, expected value >= 0.")
 
 
+def decoupled() -> OipError:
+    """NOT_SERVED: one answer to a model that gives any number of them."""
+    return OipError(
+        Reason.NOT_SERVED, "ModelInfer RPC doesn't support models with decoupled transaction policy"
+    )
+
+
+def not_one_response() -> OipError:
+    return malformed(
+        "generate expects model to produce exactly 1 response, use generate stream for model that "
+        "generates various number of responses"
+    )
+
+
+def unfit_for_schema(name: str) -> OipError:
+    return malformed(f"The schema can not convert input {shown(name)} to tensor with proper shape")
+
+
 def classification(where: str) -> OipError:
     """NOT_SERVED; `where` names the output."""
     return OipError(

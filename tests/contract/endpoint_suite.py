@@ -25,6 +25,7 @@ from tests.support.waiting import until
 IDENTITY = "id2d_fp32"
 SLOW = "slow_identity"
 UNLOADED = "simple"
+FINAL = "triton_final_response"
 REACH_S = 20.0
 SLACK_S = 1.5
 """More than any machine takes to come back from a timer, less than what these tests must not wait for."""
@@ -96,6 +97,30 @@ class AnswerSuite:
         answer = await endpoint.infer(body, (), 10, PERMIT)
         assert answer == await place.straight(body)
         assert output0(answer, "float32").tobytes() == value.tobytes()
+
+    async def test_a_model_that_answers_once_says_on_a_stream_that_it_has(self, endpoint: Endpoint):
+        body = infer_body(IDENTITY, np.ones((1, 2), np.float32), request_id="once")
+        responses = [r async for r in endpoint.stream(body, (), None, PERMIT)]
+        (told,) = map(service_pb2.ModelInferResponse.FromString, responses)
+        assert dict(told.parameters) == {FINAL: service_pb2.InferParameter(bool_param=True)}
+        del told.parameters[FINAL]
+        assert told.SerializeToString() == await endpoint.infer(body, (), 10, PERMIT)
+
+    async def test_a_stream_fails_as_a_call_does(self, endpoint: Endpoint):
+        for body in (
+            infer_body("nope", np.zeros(2, np.float32)),
+            infer_body(IDENTITY, np.zeros((1, 1), np.float32), version="9"),
+            infer_body(IDENTITY, np.zeros((1, 2), np.int32)),
+        ):
+            with pytest.raises(AttemptError) as whole:
+                await endpoint.infer(body, (), 10, PERMIT)
+            with pytest.raises(AttemptError) as parts:
+                await anext(endpoint.stream(body, (), 10, PERMIT))
+            assert parts.value.reason is whole.value.reason
+            assert (parts.value.sent, parts.value.retryable) == (whole.value.sent, whole.value.retryable)
+        with pytest.raises(AttemptError) as late:
+            await anext(endpoint.stream(body, (), 0, PERMIT))
+        assert (late.value.reason, late.value.sent) == (Reason.DEADLINE, False)
 
     async def test_twenty_megabytes_go_there_and_back(self, endpoint: Endpoint):
         value = np.arange(5 * 2**20, dtype=np.float32).reshape(1024, -1)
@@ -214,6 +239,16 @@ class EndpointSuite(AnswerSuite):
         with pytest.raises(asyncio.CancelledError):
             await task
         await until(lambda: "to-cancel" in place.cancelled())
+
+    async def test_a_closed_stream_is_cancelled_at_the_model(self, place: Place, endpoint: Endpoint):
+        stream = endpoint.stream(slow_body(20, "to-close"), (), None, PERMIT)
+        first = asyncio.ensure_future(anext(stream))
+        done, _ = await asyncio.wait({first}, timeout=1.0)  # for it to reach the model
+        assert not done
+        first.cancel()
+        await asyncio.wait({first})
+        await stream.aclose()
+        await until(lambda: "to-close" in place.cancelled())
 
     async def test_killed_under_calls_it_fails_them_at_once_and_returns_at_its_address(
         self, place: Place, endpoint: Endpoint

@@ -11,9 +11,9 @@ from typing import Any
 
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-from gateway.core.call import Call, Metadata, Reply
+from gateway.core.call import Call, Metadata, Reply, Send
 from gateway.core.errors import AttemptError, Refusal, TidegateError
-from gateway.core.ports import InferCodec
+from gateway.core.ports import GenerateCodec, InferCodec
 from gateway.core.request import Options
 from gateway.frontends.codec_pool import CodecPool
 from gateway.frontends.codecs import binding_codecs
@@ -24,7 +24,7 @@ from gateway.telemetry.spans import Tracing
 from oip.errors import OipError
 from oip.reasons import Reason
 from oip.repository import READY, UNAVAILABLE, IndexEntry
-from oip.signature import Signature
+from oip.signature import Signature, TensorSpec
 from tests.support.waiting import until
 
 pb: Any = service_pb2
@@ -42,6 +42,8 @@ class FakeService:
     calls: list[Call] = field(default_factory=list)
     bodies: list[int] = field(default_factory=list)
     cancelled: int = 0
+    sent: int = 0
+    """Parts that were taken."""
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     release: asyncio.Event = field(default_factory=asyncio.Event)
     asked: list[tuple[str, str]] = field(default_factory=list)
@@ -129,6 +131,52 @@ class FakeService:
 
     async def _takes(self) -> Signature:
         raise AssertionError("a body that says everything needs no signature")
+
+    async def stream(self, call: Call, codec: InferCodec, send: Send) -> Reply:
+        """`parts` of an answer; the request's parameter `parts` says how many, `fails` that it ends so."""
+        self.calls.append(call)
+        try:
+            options = parse_options(call.metadata)
+            if options.privacy == "elsewhere":
+                raise Refusal(Reason.PRIVACY, "not here")
+            request = pb.ModelInferRequest.FromString(await codec.decode(await call.body.read(), self._takes))
+            await self._parts(request, codec, send)
+        except TidegateError as error:
+            return Reply(metadata=ANSWER_HEADERS, error=error)
+        except OipError as error:
+            return Reply(metadata=ANSWER_HEADERS, error=Refusal(error.reason, error.message))
+        return Reply(metadata=ANSWER_HEADERS)
+
+    async def generate(self, call: Call, codec: GenerateCodec, send: Send) -> Reply:
+        """As `stream`, of a model that takes TEXT and gives it back."""
+        self.calls.append(call)
+        try:
+            self._known(call.model or "", call.version or "")
+            signature = Signature((TensorSpec("TEXT", "BYTES", (-1,)),), ())
+            message = await codec.decode(await call.body.read(), signature)
+            await self._parts(pb.ModelInferRequest.FromString(message), codec, send)
+        except OipError as error:
+            return Reply(metadata=ANSWER_HEADERS, error=Refusal(error.reason, error.message))
+        return Reply(metadata=ANSWER_HEADERS)
+
+    async def _parts(self, request: Any, codec: InferCodec | GenerateCodec, send: Send) -> None:
+        if request.model_name == "slow":
+            await self._wait()
+        for number in range(request.parameters["parts"].int64_param):
+            response = pb.ModelInferResponse(model_name=request.model_name, id=request.id)
+            response.outputs.add(name="TEXT", datatype="BYTES", shape=[1])
+            text = request.raw_input_contents[0][4:] if request.raw_input_contents else b""
+            text += str(number).encode()
+            response.raw_output_contents.append(struct.pack("<I", len(text)) + text)
+            part, headers = await codec.encode(response.SerializeToString())
+            await send((*ANSWER_HEADERS, *headers), part)
+            self.sent += 1
+            if request.model_name == "gone":
+                await self._wait()
+        if request.parameters["fails"].bool_param:
+            raise AttemptError(
+                Reason.ENDPOINT_FAILED, "it broke", grpc_status="INTERNAL", sent=True, retryable=False
+            )
 
     async def _answer(self, request: Any) -> bytes:
         self._known(request.model_name, request.model_version)

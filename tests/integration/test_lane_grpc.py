@@ -247,7 +247,6 @@ async def test_an_error_that_quotes_a_long_name_keeps_its_status(served: Served,
 
 
 UNSERVED = [
-    "ModelStreamInfer",
     "SystemSharedMemoryStatus",
     "SystemSharedMemoryRegister",
     "SystemSharedMemoryUnregister",
@@ -268,13 +267,6 @@ async def test_what_is_not_served_is_unimplemented_by_name(served: Served, metho
     error = await failure(served.rpc(method)(b""))
     assert error.code() is grpc.StatusCode.UNIMPLEMENTED
     assert error.details() == f"{method} is not served by this version"
-
-
-async def test_a_stream_is_told_that_streams_are_not_served(served: Served):
-    # It sends nothing: gRPC reports a message that meets the refusal on its way as a fault of its own.
-    stream = served.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
-    error = await failure(stream.read())
-    assert error.details() == "ModelStreamInfer is not served by this version"
 
 
 async def test_health_follows_the_service(served: Served):

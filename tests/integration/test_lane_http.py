@@ -349,8 +349,6 @@ async def test_a_fault_is_logged_without_its_text(served: Served, caplog: pytest
 @pytest.mark.parametrize(
     ("verb", "path", "rpc"),
     [
-        ("POST", "/v2/models/m/generate", "generate"),
-        ("POST", "/v2/models/m/generate_stream", "generate_stream"),
         ("GET", "/v2/systemsharedmemory/status", "SystemSharedMemoryStatus"),
         ("POST", "/v2/systemsharedmemory/region/r/register", "SystemSharedMemoryRegister"),
         ("POST", "/v2/cudasharedmemory/unregister", "CudaSharedMemoryUnregister"),

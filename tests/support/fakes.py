@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from tritonclient.grpc import service_pb2
@@ -20,11 +21,14 @@ from gateway.pipeline.state import ReplicaState
 from gateway.telemetry import Telemetry
 from oip.held import BodyShare
 from oip.reasons import Reason
+from oip.streamed import as_final
 from tests.support.configs import config_from
 from tests.support.permits import ALONE
 
 Behaviour = Callable[[service_pb2.ModelInferRequest, float], Awaitable[bytes]]
 """Request and timeout in seconds -> serialized response; raises AttemptError."""
+Responses = Callable[[service_pb2.ModelInferRequest], AsyncGenerator[bytes]]
+"""Of a stream, the same."""
 
 
 def request(model: str = "digits", version: str = "", payload: bytes = b"\0" * 8) -> bytes:
@@ -58,6 +62,10 @@ class FakeEndpoint:
     def __init__(self, config: EndpointConfig, surroundings: Surroundings = ALONE) -> None:
         self.name = config.name
         self.behaviour: Behaviour = answers
+        self.responses: Responses | None = None
+        self.whole: list[float | None] = []
+        """Timeouts of streams."""
+        self.decoupled = False
         self.seen: list[service_pb2.ModelInferRequest] = []
         self.timeouts: list[float] = []
         self.metadata: list[dict[str, str]] = []
@@ -82,14 +90,36 @@ class FakeEndpoint:
             self.cancelled += 1
             raise
 
+    async def stream(
+        self, body: bytes, metadata: Sequence[tuple[str, str]], timeout_s: float | None, permit: Permit
+    ) -> AsyncGenerator[bytes]:
+        self.whole.append(timeout_s)
+        if self.responses is None:
+            yield as_final(await self.infer(body, metadata, timeout_s or 0.0, permit))
+            return
+        message = service_pb2.ModelInferRequest.FromString(body)
+        self.seen.append(message)
+        try:
+            async with aclosing(self.responses(message)) as responses:
+                async for answer in responses:
+                    yield answer
+        except (asyncio.CancelledError, GeneratorExit):
+            self.cancelled += 1
+            raise
+
     async def health(self, models: Sequence[tuple[str, str]], timeout_s: float) -> Health:
         return Health(True, "", tuple(ModelHealth(m, v, True) for m, v in models))
 
     async def model_metadata(self, model: str, version: str, timeout_s: float) -> bytes:
-        return service_pb2.ModelMetadataResponse(name=model, versions=[version or "1"]).SerializeToString()
+        message = service_pb2.ModelMetadataResponse(name=model, versions=[version or "1"])
+        if self.decoupled:
+            message.inputs.add(name="x", datatype="FP32", shape=[-1])
+        return message.SerializeToString()
 
     async def model_config(self, model: str, version: str, timeout_s: float) -> bytes:
-        return service_pb2.ModelConfigResponse().SerializeToString()
+        message = service_pb2.ModelConfigResponse()
+        message.config.model_transaction_policy.decoupled = self.decoupled
+        return message.SerializeToString()
 
     async def statistics(self, model: str, version: str, timeout_s: float) -> bytes:
         return service_pb2.ModelStatisticsResponse().SerializeToString()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2
 
-from oip import codec
+from oip import codec_raw
 from oip.errors import OipError
 from oip.reasons import Reason
 from oip.signature import Signature, TensorSpec
@@ -20,7 +20,7 @@ def takes(datatype: str, *shape: int, max_batch: int = 0, **spec: bool) -> Signa
 
 
 def read(body: bytes, signature: Signature) -> tuple[list[int], bytes]:
-    message, context = codec.decode_raw("m", "3", body, signature)
+    message, context = codec_raw.decode_raw("m", "3", body, signature)
     assert (context.id, context.binary_default, context.binary_outputs) == ("", True, {})
     request = pb.ModelInferRequest.FromString(message)
     assert (request.model_name, request.model_version) == ("m", "3")
