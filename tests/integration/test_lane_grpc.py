@@ -91,7 +91,7 @@ async def test_an_unmodified_client_infers_and_asks(served: Served):
         assert not await triton.is_model_ready("gone")
         metadata = await triton.get_server_metadata()
         assert (metadata.name, metadata.version) == ("gw", "0.1.0")
-        assert list(metadata.extensions) == ["binary_tensor_data", "model_configuration"]
+        assert list(metadata.extensions) == ["binary_tensor_data", "model_configuration", "generate"]
         assert (await triton.get_model_metadata("add_sub", "1")).inputs[1].name == "INPUT1"
         assert (await triton.get_model_config("add_sub")).config.max_batch_size == 8
     assert served.service.asked[-2:] == [("add_sub", "1"), ("add_sub", "")]

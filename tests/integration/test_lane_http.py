@@ -203,7 +203,7 @@ async def test_an_unmodified_client_asks(served: Served):
         assert await triton.get_server_metadata() == {
             "name": "gw",
             "version": "0.1.0",
-            "extensions": ["binary_tensor_data", "model_configuration"],
+            "extensions": ["binary_tensor_data", "model_configuration", "generate"],
         }
         assert (await triton.get_model_metadata("add_sub", "1"))["inputs"][0]["shape"] == [-1, 4]
         assert (await triton.get_model_config("add_sub"))["max_batch_size"] == 8
