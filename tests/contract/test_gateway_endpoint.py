@@ -209,8 +209,8 @@ class TestGatewayEndpoint(EndpointSuite):
         assert (error.reason, error.grpc_status) == (Reason.NO_CANDIDATE, "UNAVAILABLE")
         assert (error.sent, error.retryable) == (True, True)
         assert error.message == "Endpoint up has no place that can answer."
+        lost = infer_body("lost", np.zeros((1, 1), np.float32))
         with pytest.raises(AttemptError) as streamed:
-            lost = infer_body("lost", np.zeros((1, 1), np.float32))
             await anext(endpoint.stream(lost, (), None, PERMIT))
         assert (streamed.value.reason, streamed.value.message) == (error.reason, error.message)
         health = await endpoint.health([("lost", "")], 5)
