@@ -153,6 +153,9 @@ class TestGatewayEndpoint(EndpointSuite):
             with pytest.raises(AttemptError) as caught:
                 await nowhere.infer(BODY, (), 5, permit)
             assert (caught.value.reason, caught.value.sent) == (Reason.PRIVACY, False)
+            with pytest.raises(AttemptError) as caught:
+                await anext(nowhere.stream(BODY, (), 5, permit))
+            assert (caught.value.reason, caught.value.sent) == (Reason.PRIVACY, False)
             with pytest.raises(AttemptError):
                 nowhere.under(permit)
         await nowhere.close()
@@ -167,6 +170,9 @@ class TestGatewayEndpoint(EndpointSuite):
         with pytest.raises(AttemptError) as caught:
             await endpoint.infer(BODY, (), 5, Permit(PERMIT.allowed, CLOUD, long))
         assert (caught.value.reason, caught.value.sent) == (Reason.LOOP, False)
+        with pytest.raises(AttemptError) as caught:
+            await anext(endpoint.stream(BODY, (), 5, Permit(PERMIT.allowed, CLOUD, ("up", "gw"))))
+        assert (caught.value.reason, caught.value.sent) == (Reason.LOOP, True)
 
     async def test_the_longest_of_all_that_may_travel_arrives(self, endpoint: Endpoint):
         sites = frozenset(f"{n:03}" + "s" * 120 for n in range(32))
@@ -185,6 +191,10 @@ class TestGatewayEndpoint(EndpointSuite):
         assert (error.reason, error.grpc_status) == (Reason.NO_CANDIDATE, "UNAVAILABLE")
         assert (error.sent, error.retryable) == (True, True)
         assert error.message == "Endpoint up has no place that can answer."
+        lost = infer_body("lost", np.zeros((1, 1), np.float32))
+        with pytest.raises(AttemptError) as streamed:
+            await anext(endpoint.stream(lost, (), None, PERMIT))
+        assert (streamed.value.reason, streamed.value.message) == (error.reason, error.message)
         health = await endpoint.health([("lost", "")], 5)
         assert (health.up, [model.ready for model in health.models]) == (True, [False])
 

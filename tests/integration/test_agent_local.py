@@ -188,7 +188,7 @@ async def test_a_raw_request_is_the_data_of_the_one_input(local: Local):
 
 
 async def test_what_is_not_served_says_so(local: Local):
-    for raw in (get("/v2/models/stats"), post("/v2/repository/index"), get("/v2/models/identity/generate")):
+    for raw in (get("/v2/models/stats"), post("/v2/repository/index"), post("/v2/models/identity/generate")):
         answer = await ask(local.http, raw)
         assert answer.status == 501
         assert answer.error.endswith("is not served by this version")

@@ -135,6 +135,7 @@ def index(message: Any) -> int:
         repeat("only-final", [], empty_final=True),
         llm("ends", 2),
         llm("fails", 2, fail=True),
+        llm("fails-late", 300, fail=True),
         llm("fails-at-once", 0, fail=True),
         slow_body(0, "once"),
     ],

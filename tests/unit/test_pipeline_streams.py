@@ -137,7 +137,7 @@ async def test_without_a_deadline_pauses_of_the_endpoint_are_bounded(monkeypatch
     taken = Taken()
 
     async def slowly(metadata: Sequence[tuple[str, str]], body: bytes) -> None:
-        await asyncio.sleep(0.15)  # two of them are longer than the pause that is allowed
+        await asyncio.sleep(0.3)  # longer than the pause that is allowed
         await taken(metadata, body)
 
     reply = await b.director.stream(call_of(), CODEC, slowly)

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from gateway.backends._triton_follow import words_of
-from gateway.backends._triton_status import MAX_TEXT, failure_of
+from gateway.backends._triton_status import MAX_TEXT, failure_of, status_of
 from oip.reasons import Reason
 
 UNKNOWN = "Request for unknown model: 'm' is not found"
@@ -104,3 +104,17 @@ def test_what_triton_says_of_a_load_names_no_path():
     )
     error = failure_of("gpu", "INVALID_ARGUMENT", said)
     assert words_of(error) == "Triton says: load failed: unable to load ...: No such file, see 'file:... y'"
+
+
+@pytest.mark.parametrize(
+    ("text", "by_model", "status"),
+    [
+        ("Request for unknown model: 'm' is not found", False, "NOT_FOUND"),
+        ("Request for unknown model: 'm' has no available versions", False, "UNAVAILABLE"),
+        ("Exceeds maximum queue size", True, "UNAVAILABLE"),
+        ("expected 1 inputs but got 0 inputs for model 'm'", False, "INVALID_ARGUMENT"),
+        ("An Error Occurred", True, "INTERNAL"),
+    ],
+)
+def test_an_error_inside_a_stream_has_the_status_of_its_text(text: str, by_model: bool, status: str):
+    assert status_of(text, by_model) == status
