@@ -172,8 +172,9 @@ async def test_answers_say_who_gave_them(local: Local):
 
 
 async def test_what_is_not_served_says_so(local: Local):
-    for path in ("/v2/models/stats", "/v2/repository/index", "/v2/models/identity/generate"):
-        answer = await ask(local.http, get(path))
+    unserved = (get("/v2/models/stats"), get("/v2/repository/index"), post("/v2/models/identity/generate"))
+    for request in unserved:
+        answer = await ask(local.http, request)
         assert answer.status == 501
         assert answer.error.endswith("is not served by this version")
     async with grpc.aio.insecure_channel(f"127.0.0.1:{local.grpc}") as channel:
