@@ -1,4 +1,4 @@
-"""How `pytest -n 2` spreads the suite: whole files, so that what a module starts is started once, the
+"""How `pytest -n 3` spreads the suite: whole files, so that what a module starts is started once, the
 folders that wait the longest first."""
 
 from __future__ import annotations

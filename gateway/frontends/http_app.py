@@ -101,6 +101,11 @@ class HttpApp:
         if route.verbs and verb not in route.verbs:
             refusal = Refusal(Reason.METHOD_NOT_ALLOWED, f"this path takes {' and '.join(route.verbs)} only")
             return Reply(metadata=(("allow", ", ".join(route.verbs)),), error=refusal)
+        in_parts = self._handlers.answers_in_parts(route.method)
+        if in_parts and scope["http_version"] == "1.0":
+            raise Refusal(
+                Reason.NOT_SERVED, f"{route.method} needs HTTP/1.1: an older client can use generate"
+            )
         if self._draining and route.method != "ServerLive":
             raise Refusal(Reason.DRAINING, "this gateway is shutting down: ask another or try again later")
         body = HttpBody(receive, headers, max_bytes=self._max_body_bytes, idle_s=self._body_timeout_s)
@@ -116,7 +121,7 @@ class HttpApp:
             version=route.version,
             client=(scope.get("client") or ("",))[0],
         )
-        if not self._handlers.answers_in_parts(route.method):
+        if not in_parts:
             return await self._handle(self._answer(call), body)
         events = EventStream(send)
         reply = await self._handle(self._handlers.stream(call, events.part), body)

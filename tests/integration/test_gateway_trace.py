@@ -21,8 +21,6 @@ from gateway.demo.triton import TritonServer, trace_args
 from tests.support.gateway import Gateway, running_gateway
 from tests.support.otlp import Blackhole, OtlpReceiver
 
-pytestmark = pytest.mark.quiet
-
 REPOSITORY = Path(__file__).parents[1] / "conformance" / "model_repository"
 
 CONFIG = """
@@ -128,6 +126,7 @@ def test_caller_that_does_not_sample_is_not_exported(
     assert not [s for s in receiver.trace(unsampled) if s.name.startswith("tidegate.")]
 
 
+@pytest.mark.quiet
 def test_blackholed_receiver_slows_nothing(
     triton: TritonServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

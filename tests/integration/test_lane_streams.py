@@ -254,6 +254,17 @@ async def test_generate_is_an_extension_and_takes_post_only(lanes: Lanes):
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
+async def test_an_older_client_is_told_that_it_gets_no_events(lanes: Lanes):
+    reader, writer = await asyncio.open_connection("127.0.0.1", lanes.client.base_url.port)
+    body = b'{"TEXT": "a", "parts": 1}'
+    path = b"/v2/models/add_sub/generate_stream"
+    writer.write(b"POST %b HTTP/1.0\r\nContent-Length: %d\r\n\r\n%b" % (path, len(body), body))
+    answer = await reader.read()
+    writer.close()
+    assert answer.split(b" ")[1] == b"501"
+    assert b"needs HTTP/1.1" in answer
+
+
 async def test_over_grpc_generate_is_no_rpc(lanes: Lanes):
     for name in ("generate", "generate_stream"):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
