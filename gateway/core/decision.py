@@ -117,7 +117,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Why a candidate got its verdict. `rule` is a bounded name: "privacy", "hops", "version", "health",
+    """Why a candidate got its verdict. `rule` is a bounded name: "privacy", "hops", "sequence", "version", "health",
     "signature", "deadline", "max_cost", "require.latency_p95_ms", "require.max_cost_per_1k",
     "require.min_quality", "relaxed", "hurried", "unmeasured", "stale", "score". Every note of an excluded
     candidate names a rule that excludes it. `detail` is one sentence of ours."""

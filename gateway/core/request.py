@@ -60,6 +60,8 @@ class Request:
     `version` is "" when the caller asked for none. `time_left_s` is what remains until the
     nearest deadline, None without one. `payload_bytes` is the size of the message's body.
     `decision_id` and `wall_time` (seconds since the epoch) only go into the record.
+    `home`: of a step of a sequence, the endpoint that has the sequence's state, "" for the first step; None
+    of any other request.
     """
 
     model: str
@@ -69,3 +71,4 @@ class Request:
     time_left_s: float | None
     decision_id: str
     wall_time: float
+    home: str | None = None

@@ -68,7 +68,9 @@ class Attempts:
         self._version = request.version
         self._budget = budget
         self._rng = rng
-        self._limits = Retry(num_retries=0) if policy is None else policy.retry
+        # Another place would begin a state of its own, and the same one might count a step twice.
+        once = policy is None or request.home is not None
+        self._limits = Retry(num_retries=0) if policy is None or once else policy.retry
         self._replayable = request.payload_bytes <= tables.buffer_bytes
         self._repeatable = decision.model_config is not None and may_repeat(
             decision.model_config.idempotent, request.options.idempotent

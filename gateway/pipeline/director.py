@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from gateway.core.call import Call, Metadata, Reply, Send
@@ -20,6 +20,7 @@ from gateway.pipeline.dispatch import DEADLINE_SLACK_S, Course, Dispatcher
 from gateway.pipeline.questions import Questions
 from gateway.pipeline.records import DecisionRing
 from gateway.pipeline.repository import Repository
+from gateway.pipeline.sequences import SEQUENCE, Sequences, Step
 from gateway.pipeline.served import Served
 from gateway.pipeline.signatures import Signatures
 from gateway.pipeline.state import ReplicaState
@@ -60,6 +61,7 @@ class _Flow:
     decision: Decision | None = None
     attempts: list[Attempt] = field(default_factory=list[Attempt])
     course: Course | None = None
+    step: Step | None = None
     rows: int = 1
 
     def headers(self) -> list[tuple[str, str]]:
@@ -113,6 +115,7 @@ class Director:
         self._records = records
         self._telemetry = telemetry
         self._served = Served()
+        self._sequences = Sequences()
         self._rng = Random()
         self._bodies = BodyBudget(
             int(BUDGET_BODIES * config.gateway.limits.max_body_mb * 2**20), "gateway", Refusal
@@ -200,6 +203,8 @@ class Director:
             if flow.decision is not None:
                 self._records.put(flow.decision, tuple(flow.attempts))
             flow.telemetry.ended(ended_by, time.monotonic())
+            if flow.step is not None:
+                self._sequences.ended(flow.step, answered=ended_by is None)
             self._count(flow, answered=ended_by is None, took_s=time.monotonic() - call.received)
         found = flow.headers()
         if options.caller.peer:
@@ -216,8 +221,13 @@ class Director:
         )
         flow.share.become(len(body))
         view = scan_request(body)
+        if SEQUENCE in view.parameters and self._is_stateful(view.model_name):
+            flow.step = self._sequences.step_of(body, time.monotonic())
         request = self._decide(flow, view.model_name, view.model_version, len(body))
-        return await self._checked(flow, request, body, view, streamed=streamed)
+        course = await self._checked(flow, request, body, view, streamed=streamed)
+        if flow.step is not None:
+            self._sequences.begun(flow.step, self._chosen(flow)[0].endpoint, time.monotonic())
+        return course
 
     async def _read_generate(self, call: Call, codec: GenerateCodec, flow: _Flow) -> Course:
         """As `_read`, for a request that the chosen variant's signature is needed to read."""
@@ -238,7 +248,10 @@ class Director:
             body = await codec.decode(text, by)
             assert flow.share is not None
             flow.share.become(len(body))
-            return await self._checked(flow, request, body, scan_request(body), streamed=True)
+            view = scan_request(body)
+            if SEQUENCE in view.parameters and by.stateful:
+                raise Refusal(Reason.NOT_SERVED, "generate takes no steps of sequences: use infer")
+            return await self._checked(flow, request, body, view, streamed=True)
 
         try:
             return await written(signature)
@@ -276,14 +289,24 @@ class Director:
             flow.telemetry.decided(flow.decision, started, time.monotonic())
         raise refusal
 
+    def _is_stateful(self, model: str) -> bool:
+        """Whether some variant of a model keeps the state of sequences, as far as is known."""
+        known = compiled(self._config).models.get(model)
+        signatures = [self._state.variant(target.key).signature for target in known.targets] if known else []
+        return any(signature is None or signature.stateful for signature in signatures)
+
     def _decide(self, flow: _Flow, model: str, version: str, payload_bytes: int) -> Request:
         """Raises Refusal where the decision is one."""
         started = time.monotonic()
         request = self._request(model, version, flow.options, payload_bytes, flow.deadline - started)
+        if flow.step is not None:
+            request = replace(request, home=flow.step.home)
         flow.decision = decide(self._state.snapshot, request, started, self._rng)
         flow.telemetry.decided(flow.decision, started, time.monotonic())
         if flow.decision.refused is not None:
             raise Refusal(flow.decision.refused, flow.decision.message)
+        if flow.step is not None:
+            flow.decision = replace(flow.decision, plan=flow.decision.plan[:1])
         return request
 
     async def _checked(

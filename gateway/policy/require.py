@@ -68,6 +68,15 @@ def hops(f: Facts) -> Note | None:
     return Note("hops", f"the request has passed {name} before") if name in f.request.options.hops else None
 
 
+def sequence(f: Facts) -> Note | None:
+    home = f.request.home
+    return (
+        Note("sequence", f"the sequence's state is on {home}")
+        if home and f.variant.endpoint != home
+        else None
+    )
+
+
 def version(f: Facts) -> Note | None:
     """Where only the endpoint knows its versions the caller's is passed on, and excludes nothing."""
     wanted, own = f.request.version, f.variant.version
@@ -150,7 +159,7 @@ def mark_quality(f: Facts) -> Note | None:
     return _QUALITY_UNSET if f.variant.quality is None and f.require.min_quality is not None else None
 
 
-EXCLUSIONS: tuple[Rule, ...] = (privacy, hops, version, health, signature, deadline, max_cost)
+EXCLUSIONS: tuple[Rule, ...] = (privacy, hops, sequence, version, health, signature, deadline, max_cost)
 MARKS: tuple[Rule, ...] = (mark_latency, mark_cost, mark_quality)
 
 

@@ -238,10 +238,11 @@ def signature_of(metadata: bytes, config: bytes | None) -> Signature:
     described = _parse("ModelMetadataResponse", metadata)
     inputs: dict[str, Any] = {}
     max_batch = 0
-    decoupled = False
+    decoupled = stateful = False
     if config is not None:
         configured = _parse("ModelConfigResponse", config).config
         decoupled = configured.model_transaction_policy.decoupled
+        stateful = configured.HasField("sequence_batching")
         inputs = {entry.name: entry for entry in configured.input}
         max_batch = max(0, configured.max_batch_size)
     return Signature(
@@ -250,6 +251,7 @@ def signature_of(metadata: bytes, config: bytes | None) -> Signature:
         tuple(replace(_spec(entry, None, config is None), optional=False) for entry in described.outputs),
         max_batch,
         decoupled,
+        stateful,
     )
 
 

@@ -24,9 +24,11 @@ class TensorSpec:
 class Signature:
     """`max_batch` above 0: the first dimension of every tensor is the batch, of at most so many; 0: the
     model has no batch of the server's making. `decoupled`: a request is answered by any number of
-    responses, so only a stream can carry them."""
+    responses, so only a stream can carry them. `stateful`: it keeps state from one step of a sequence to the
+    next."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     max_batch: int = 0
     decoupled: bool = False
+    stateful: bool = False

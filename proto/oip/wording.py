@@ -187,6 +187,13 @@ def decoupled() -> OipError:
     )
 
 
+def sequence_not_started(model: str, sequence: int | str) -> OipError:
+    return malformed(
+        f"inference request for sequence {shown(str(sequence))} to model {shown(model)} must specify the START "
+        "flag on the first request of the sequence"
+    )
+
+
 def not_one_response() -> OipError:
     return malformed(
         "generate expects model to produce exactly 1 response, use generate stream for model that "

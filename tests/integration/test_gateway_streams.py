@@ -23,7 +23,7 @@ from tests.support.waiting import until
 pb: Any = service_pb2
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 INFER = "/inference.GRPCInferenceService/ModelInfer"
-MODELS = ("repeat_int32", "mock_llm", "simple_sequence", "slow_identity")
+MODELS = ("repeat_int32", "mock_llm", "simple_sequence", "sequence_sum", "slow_identity")
 LONG_MS = 60_000
 
 
@@ -61,6 +61,7 @@ def gateway(places: tuple[Place, Place], tmp_path_factory: pytest.TempPathFactor
     )
     variants = "[{endpoint: a, quality: 0.9}, {endpoint: b, quality: 0.1}]"
     models = "\n".join(f"  - {{name: {m}, idempotent: true, variants: {variants}}}" for m in MODELS)
+    drawn = "[{endpoint: a, model: sequence_sum}, {endpoint: b, model: sequence_sum}]"
     config = f"""
 version: 1
 gateway: {{name: gw, {where}}}
@@ -68,6 +69,7 @@ endpoints:
 {endpoints}
 models:
 {models}
+  - {{name: sums, idempotent: true, variants: {drawn}}}
   - {{name: renamed, variants: [{{endpoint: a, model: repeat_int32, version: "1"}}]}}
 privacy: {{default: any, classes: {{any: {{allow: [{{tier: [device, site, regional, cloud]}}]}}}}}}
 policies: [{{name: default, match: {{}}, weights: {{quality: 1}}, retry: {{num_retries: 2}}}}]
@@ -290,3 +292,55 @@ async def test_killed_under_a_stream_a_place_is_not_replaced_but_before_it_is(
     finally:
         await asyncio.to_thread(preferred.triton.start)
         await asyncio.to_thread(gateway.wait_up, "a", "b")
+
+
+async def test_sequences_stay_where_their_state_is(gateway: Gateway, channel: grpc.aio.Channel):
+    """Thirty at once over two servers, their steps over both bindings: each sum is its own."""
+    infer = channel.unary_unary(INFER)
+
+    async def over_grpc(id: int, value: int, start: bool, end: bool) -> tuple[int, str]:
+        message = pb.ModelInferRequest(model_name="sums")
+        message.inputs.add(name="INPUT", datatype="INT32", shape=[1, 1])
+        message.raw_input_contents.append(np.int32(value).tobytes())
+        message.parameters["sequence_id"].int64_param = id
+        message.parameters["sequence_start"].bool_param = start
+        message.parameters["sequence_end"].bool_param = end
+        call = infer(message.SerializeToString(), timeout=20)
+        metadata = dict(await call.initial_metadata())
+        answer = pb.ModelInferResponse.FromString(await call)
+        return int(np.frombuffer(answer.raw_output_contents[0], np.int32)[0]), metadata["tidegate-endpoint"]
+
+    async def over_http(
+        client: httpx.AsyncClient, id: int, value: int, start: bool, end: bool
+    ) -> tuple[int, str]:
+        body = {
+            "parameters": {"sequence_id": id, "sequence_start": start, "sequence_end": end},
+            "inputs": [{"name": "INPUT", "datatype": "INT32", "shape": [1, 1], "data": [value]}],
+        }
+        answer = await client.post(f"http://{gateway.http}/v2/models/sums/infer", json=body)
+        assert answer.status_code == 200, answer.text
+        outputs = {output["name"]: output["data"][0] for output in answer.json()["outputs"]}
+        return outputs["OUTPUT"], answer.headers["tidegate-endpoint"]
+
+    async def whole(client: httpx.AsyncClient, id: int) -> str:
+        places: set[str] = set()
+        for at in range(6):
+            step = (id, id + at, at == 0, at == 5)
+            total, place = await (over_grpc(*step) if at % 2 else over_http(client, *step))
+            assert total == sum(id + n for n in range(at + 1))
+            places.add(place)
+        (home,) = places
+        return home
+
+    async with httpx.AsyncClient(timeout=20) as client:
+        homes = await asyncio.gather(*(whole(client, id) for id in range(1, 31)))
+        late = await client.post(
+            f"http://{gateway.http}/v2/models/sums/infer",
+            json={
+                "parameters": {"sequence_id": 1},
+                "inputs": [{"name": "INPUT", "datatype": "INT32", "shape": [1, 1], "data": [1]}],
+            },
+        )
+    assert set(homes) == {"a", "b"}
+    assert late.status_code == 400
+    assert "must specify the START flag" in late.json()["error"]

@@ -1,0 +1,175 @@
+"""Suites that other people wrote, straight at a Triton and through the gateway; what differs is shown.
+
+    python -m tests.conformance.elsewhere --models REPOSITORY --examples CHECKOUT/src/python/examples
+    python -m tests.conformance.elsewhere --models REPOSITORY --checkers FOLDER
+
+`--models` is a Triton model repository that has what the suites ask for. Nothing of a suite is changed, and
+none of it is part of this project. Exits with 1 when something passes straight and not through the gateway.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from gateway.demo.triton import TritonServer
+from tests.support.gateway import running_gateway
+
+CONFIG = """\
+version: 1
+gateway: {{name: gw, location: {{tier: cloud, region: eu}}}}
+endpoints:
+  - name: t
+    kind: triton
+    url: grpc://127.0.0.1:{port}
+    location: {{tier: cloud, region: eu}}
+    discover: {{privacy: any}}
+models: []
+privacy: {{default: any, classes: {{any: {{allow: [{{tier: [device, site, regional, cloud]}}]}}}}}}
+policies: [{{name: default, match: {{}}, weights: {{latency: 1}}}}]
+"""
+TIMEOUT_S = 120
+SERVERS = {
+    "http": """simple_http_infer_client simple_http_aio_infer_client simple_http_async_infer_client
+        simple_http_string_infer_client simple_http_health_metadata simple_http_model_control
+        simple_http_sequence_sync_infer_client""",
+    "grpc": """simple_grpc_infer_client simple_grpc_aio_infer_client simple_grpc_async_infer_client
+        simple_grpc_string_infer_client simple_grpc_health_metadata simple_grpc_model_control
+        simple_grpc_custom_args_client simple_grpc_keepalive_client simple_grpc_custom_repeat
+        simple_grpc_sequence_sync_infer_client simple_grpc_sequence_stream_infer_client
+        simple_grpc_aio_sequence_stream_infer_client grpc_explicit_int_content_client
+        grpc_explicit_int8_content_client grpc_explicit_byte_content_client""",
+}
+"""The examples that need neither shared memory nor images, by the address they take."""
+COMPRESSED = {
+    "simple_http_infer_client": ("gzip", "deflate"),
+    "simple_http_aio_infer_client": ("gzip", "deflate"),
+}
+FATAL = frozenset({"B10"})
+"""Cases that end a Triton of this version, straight too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One program: its name, its command, and the option by which it takes an address."""
+
+    name: str
+    command: tuple[str, ...]
+    binding: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`failed` names the checks that fail, or is the end of what the program said."""
+
+    name: str
+    straight: str
+    through: str
+    failed: str
+
+    @property
+    def worse(self) -> bool:
+        return self.straight == "PASS" and self.through != "PASS"
+
+
+def examples(folder: Path) -> Iterator[Run]:
+    for binding, names in SERVERS.items():
+        for name in names.split():
+            command = (sys.executable, str(folder / f"{name}.py"))
+            yield Run(name, command, binding)
+            for coding in COMPRESSED.get(name, ()):
+                both = (
+                    f"--request-compression-algorithm={coding}",
+                    f"--response-compression-algorithm={coding}",
+                )
+                yield Run(f"{name} ({coding})", (*command, *both), binding)
+
+
+def outcome_of(run: Run, address: str) -> tuple[str, str]:
+    """PASS, or how it failed, and what it said last."""
+    try:
+        done = subprocess.run(
+            [*run.command, "-u", address], capture_output=True, text=True, timeout=TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end within {TIMEOUT_S} s", ""
+    said = (done.stdout + done.stderr).strip().splitlines()
+    last = said[-1] if said else ""
+    if done.returncode:
+        return f"exit {done.returncode}", last
+    # Some exit with 0 although they say that a check failed.
+    passed = any(line.startswith("PASS") for line in said) or "health_metadata" in run.name
+    return ("PASS" if passed else "no PASS"), last
+
+
+def checks_of(folder: Path, binding: str, http: str, grpc: str, into: Path) -> dict[str, str]:
+    """A checker's verdicts by check."""
+    program = [sys.executable, f"{binding}_cases.py"]
+    given = ["--http", http]
+    if binding == "grpc":
+        listed = subprocess.run([*program, "--list"], cwd=folder, capture_output=True, text=True, check=True)
+        cases = [line.split()[0] for line in listed.stdout.splitlines()]
+        given += ["--grpc", grpc, "--skip-slow", "--only", ",".join(c for c in cases if c not in FATAL)]
+    subprocess.run([*program, *given, "--json", str(into)], cwd=folder, capture_output=True)
+    outcomes = json.loads(into.read_text())
+    if isinstance(outcomes, dict):
+        outcomes = next(value for value in outcomes.values() if isinstance(value, list))
+    return {f"{one['case']} {one['check']}": one["result"] for one in outcomes}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--models", type=Path, required=True)
+    parser.add_argument("--examples", type=Path)
+    parser.add_argument("--checkers", type=Path)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    if given.examples is None and given.checkers is None:
+        parser.error("give --examples, --checkers or both")
+    outcomes: list[Outcome] = []
+    with tempfile.TemporaryDirectory() as work:
+        folder = Path(work)
+        server = TritonServer(given.models, load=sorted(p.name for p in given.models.iterdir() if p.is_dir()))
+        server.start()
+        try:
+            with running_gateway(CONFIG.format(port=server.grpc_port), folder / "gw") as gateway:
+                gateway.wait_up("t")
+                straight = {"http": f"127.0.0.1:{server.http_port}", "grpc": f"127.0.0.1:{server.grpc_port}"}
+                through = {"http": gateway.http, "grpc": gateway.grpc}
+                runs = list(examples(given.examples)) if given.examples else []
+                for run in track(runs, disable=given.json or not sys.stdout.isatty()):
+                    here, _ = outcome_of(run, straight[run.binding])
+                    there, said = outcome_of(run, through[run.binding])
+                    outcomes.append(Outcome(run.name, here, there, "" if there == "PASS" else said))
+                for binding in ("http", "grpc") if given.checkers else ():
+                    here = checks_of(given.checkers, binding, **straight, into=folder / "straight.json")
+                    there = checks_of(given.checkers, binding, **through, into=folder / "through.json")
+                    outcomes += [
+                        Outcome(f"{binding} {name}", here.get(name, "-"), verdict, "")
+                        for name, verdict in there.items()
+                        if verdict != "PASS" or here.get(name) == "FAIL"
+                    ]
+        finally:
+            server.stop()
+    if given.json:
+        print(json.dumps([asdict(outcome) for outcome in outcomes], indent=2))
+    else:
+        table = Table("suite", "straight", "through the gateway", "what it said")
+        for outcome in outcomes:
+            table.add_row(*asdict(outcome).values(), style="red" if outcome.worse else None)
+        Console().print(table)
+    return 1 if any(outcome.worse for outcome in outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
