@@ -18,7 +18,7 @@ demo: $(STAMP) ## the main job on loopback with real parts
 	$(BIN)/tidegate demo
 
 test: $(STAMP) ## the whole suite, with everything that `make check` looks at
-	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not quiet" || \
+	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder -m "not quiet" || \
 		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m "not quiet"
 	$(BIN)/python -m pytest -m quiet
 
