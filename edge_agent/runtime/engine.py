@@ -162,13 +162,22 @@ class Engine:
         self._shapes, self._used = None, False
 
     def _nothing(self, given: Mapping[str, Array]) -> dict[str, Array] | None:
-        """The outputs for inputs of no rows, which kernels and delegates take badly; None for others, and
-        where an output's own shape depends on more than the rows."""
-        if not any(t.spec.shape[:1] == (-1,) and not len(given[t.spec.name]) for t in self.inputs):
+        """The outputs for inputs of no rows; None for inputs that all hold something. Raises RunFailed for any
+        others without elements: kernels and delegates take those badly, up to the end of the process."""
+        if all(given[tensor.spec.name].size for tensor in self.inputs):
             return None
         specs = self.output_specs
-        if any(spec.shape[:1] != (-1,) or -1 in spec.shape[1:] for spec in specs):
-            return None
+        rowed = {tensor.spec.name for tensor in self.inputs if tensor.spec.shape[:1] == (-1,)}
+        one = {name: _one_row(array) if name in rowed else array for name, array in given.items()}
+        if (
+            any(len(given[name]) for name in rowed)
+            or not all(array.size for array in one.values())
+            or any(spec.shape[:1] != (-1,) for spec in specs)
+        ):
+            raise RunFailed(shape=True)
+        if any(-1 in spec.shape[1:] for spec in specs):
+            # What else is free depends on the inputs, and shows in a run on a row that nobody sent.
+            return {name: array[:0] for name, array in self._run(one).items()}
         return {spec.name: _zeros(spec, 0) for spec in specs}
 
     def _works(self) -> bool:
@@ -264,6 +273,12 @@ def _zeros(spec: TensorSpec, rows: int) -> Array:
     if spec.datatype == "BYTES":
         return np.full(shape, b"", dtype=object)
     return np.zeros(shape, dtype=_DTYPES[spec.datatype])
+
+
+def _one_row(array: Array) -> Array:
+    """A row of nothing but zeros, as long as the array's."""
+    shape = (1, *array.shape[1:])
+    return np.full(shape, b"", dtype=object) if array.dtype.hasobject else np.zeros(shape, array.dtype)
 
 
 def _with_first(spec: TensorSpec, dim: int) -> TensorSpec:

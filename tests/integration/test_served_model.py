@@ -20,6 +20,7 @@ from edge_agent.runtime.launch import Artifact, TrialFailed
 from gateway.demo.artifacts import wakeword
 from oip.errors import OipError
 from oip.reasons import Reason
+from oip.tensors import pack_bytes
 from tests.support import tflite_models as models
 from tests.support.tflite_models import output, request, response
 from tests.support.waiting import until
@@ -62,8 +63,6 @@ async def test_inputs_are_bound_by_name(tmp_path: Path, data: bytes, out: str):
 
 
 async def test_bytes_are_kept_as_they_are(tmp_path: Path):
-    from oip.tensors import pack_bytes
-
     sent = [b"", b"\xff\xfe\x00A\x00"]
     asked = models.pb.ModelInferRequest(model_name="m")
     asked.inputs.add(name="text", datatype="BYTES", shape=[2])
@@ -72,6 +71,39 @@ async def test_bytes_are_kept_as_they_are(tmp_path: Path):
         answer = response(await model.infer(asked.SerializeToString(), 20))
         assert answer.outputs[0].datatype == "BYTES"
         assert answer.raw_output_contents[0] == pack_bytes([sent[1], sent[0], sent[1]])
+
+
+@pytest.mark.parametrize("columns", [1, 4])
+async def test_no_rows_give_no_rows(tmp_path: Path, columns: int):
+    async with serving(tmp_path, models.doubled()) as model:
+        answer = await model.infer(request("m", x=np.zeros((0, columns), np.float32)), 20)
+        assert list(response(answer).outputs[0].shape) == [0, columns]
+        assert output(answer).size == 0
+        row = np.full((1, columns), 3, np.float32)
+        np.testing.assert_array_equal(output(await model.infer(request("m", x=row), 20)), row + row)
+
+
+async def test_inputs_without_elements_never_reach_the_runtime(tmp_path: Path):
+    """tflite-runtime ends its process when it lays out a string tensor of none."""
+    async with serving(tmp_path, models.doubled()) as model:
+        with pytest.raises(OipError, match=r"cannot take inputs of these shapes: 'x' \[3, 0\]") as refused:
+            await model.infer(request("m", x=np.zeros((3, 0), np.float32)), 20)
+        assert refused.value.reason is Reason.MALFORMED
+    async with serving(tmp_path, models.picked_at()) as model:
+        worker = model.worker_pid
+        for texts, places, rows in (([], [], 0), ([b"a"], [], None), ([], [0], None)):
+            asked = models.pb.ModelInferRequest(model_name="m")
+            asked.inputs.add(name="text", datatype="BYTES", shape=[len(texts)])
+            asked.inputs.add(name="at", datatype="INT32", shape=[len(places)])
+            asked.raw_input_contents[:] = [pack_bytes(texts), np.array(places, np.int32).tobytes()]
+            if rows is None:
+                with pytest.raises(OipError, match="cannot take inputs of these shapes"):
+                    await model.infer(asked.SerializeToString(), 20)
+            else:
+                assert list(response(await model.infer(asked.SerializeToString(), 20)).outputs[0].shape) == [
+                    0
+                ]
+        assert model.worker_pid == worker
 
 
 async def test_no_callers_state_reaches_the_next(tmp_path: Path):

@@ -84,6 +84,23 @@ def looked_up() -> bytes:
     return graph.build({"at": at}, {"value": out})
 
 
+def doubled() -> bytes:
+    """x + x, FP32 [n, m] with both dimensions free."""
+    graph = Graph("doubled")
+    x, y = graph.tensor("x", (-1, -1)), graph.tensor("y", (-1, -1))
+    graph.node("ADD", (x, x), (y,), schema.AddOptionsT())
+    return graph.build({"x": x}, {"y": y})
+
+
+def picked_at() -> bytes:
+    """BYTES [n] and INT32 [m] indices -> the elements at these, BYTES [m]."""
+    graph = Graph("picked at")
+    text, at = graph.tensor("text", (-1,), object), graph.tensor("at", (-1,), np.int32)
+    out = graph.tensor("picked", (-1,), object)
+    graph.node("GATHER", (text, at), (out,), schema.GatherOptionsT())
+    return graph.build({"text": text, "at": at}, {"picked": out})
+
+
 def logarithm() -> bytes:
     """log(x), FP32 [2]: of zeros it is not finite."""
     graph = Graph("logarithm")
