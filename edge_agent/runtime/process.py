@@ -82,7 +82,7 @@ class Worker:
             with theirs:
                 process = await asyncio.create_subprocess_exec(
                     sys.executable,
-                    *("-m", "edge_agent.runtime.worker"),
+                    *("-m", settings.worker),
                     *(str(theirs.fileno()), str(os.getpid()), str(settings.memory_mb)),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.DEVNULL,

@@ -13,7 +13,8 @@ class RuntimeSettings:
     needs about 400 of it before it has a model. `max_queue`: requests that may wait for one model;
     `max_artifact_mb`: the largest artifact that is fetched, in MiB. `trial_timeout_s`: from a new
     worker to its first answer; `run_timeout_s`: a run that takes longer ends its worker. `probation_s`: so
-    long a new model serves before the device no longer goes back from it by itself."""
+    long a new model serves before the device no longer goes back from it by itself. `worker` is the module that
+    runs as a worker: it speaks the frames of `edge_agent.runtime.worker`."""
 
     delegates: tuple[DelegateSpec, ...] = DEFAULT_CHAIN
     threads: int = 1
@@ -23,6 +24,7 @@ class RuntimeSettings:
     max_queue: int = 256
     max_artifact_mb: int = 512
     probation_s: float = 600.0
+    worker: str = "edge_agent.runtime.worker"
 
     def __post_init__(self) -> None:
         if not self.delegates:

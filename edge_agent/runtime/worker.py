@@ -23,15 +23,9 @@ if TYPE_CHECKING:
 REFUSED_EXIT = 3
 
 
-def main() -> int:
-    fd, parent, memory_mb = (int(argument) for argument in sys.argv[1:4])
-    sandbox.end_with(parent)
-    sandbox.limit_memory(memory_mb)
-    with socket.socket(fileno=fd) as link:
-        return _Worker(link).serve()
+class Worker:
+    """One model behind one socket."""
 
-
-class _Worker:
     def __init__(self, link: socket.socket) -> None:
         self._link = link
         self._shown = ("", "")
@@ -41,7 +35,7 @@ class _Worker:
         header, _ = self._read() or ({}, {})
         if header.get("op") != "load":
             return 0
-        engine = self._load(header)
+        engine = self.load(header)
         if engine is None:
             return REFUSED_EXIT
         while (frame := self._read()) is not None:
@@ -53,8 +47,9 @@ class _Worker:
             engine.refresh()
         return 0
 
-    def _load(self, header: Mapping[str, Any]) -> Engine | None:
-        """None once the agent has been told why not."""
+    def load(self, header: Mapping[str, Any]) -> Engine | None:
+        """What runs the file that `header` names, once the agent has been told of it; None once it has been
+        told why not."""
         # Imported behind the memory limit: native code belongs under it.
         from edge_agent.delegates import DelegateSpec
         from edge_agent.runtime.engine import Engine, EngineFailed, RunFailed, zeros
@@ -89,6 +84,11 @@ class _Worker:
             return self._refuse("the model needs more memory than a worker may take")
         except OSError:
             return self._refuse("the artifact cannot be read from the device's disk")
+        self.loaded(engine, stateful=facts.stateful)
+        return engine
+
+    def loaded(self, engine: Engine, *, stateful: bool) -> None:
+        """Tell the agent what was loaded."""
         self._loaded = True
         self._write(
             {
@@ -96,11 +96,10 @@ class _Worker:
                 "inputs": [[s.name, s.datatype, s.shape] for s in engine.input_specs],
                 "outputs": [[s.name, s.datatype, s.shape] for s in engine.output_specs],
                 "nodes": engine.nodes,
-                "stateful": facts.stateful,
+                "stateful": stateful,
                 **self._delegate(engine),
             }
         )
-        return engine
 
     def _answer(self, engine: Engine, header: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
         from edge_agent.runtime.engine import RunFailed
@@ -177,6 +176,15 @@ class _Worker:
                 return None
             view = view[got:]
         return bytes(data)
+
+
+def main(kind: type[Worker] = Worker) -> int:
+    """Be a worker of this kind, for as long as the agent wants one; the process's exit status."""
+    fd, parent, memory_mb = (int(argument) for argument in sys.argv[1:4])
+    sandbox.end_with(parent)
+    sandbox.limit_memory(memory_mb)
+    with socket.socket(fileno=fd) as link:
+        return kind(link).serve()
 
 
 if __name__ == "__main__":
