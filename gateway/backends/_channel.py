@@ -183,12 +183,7 @@ class OipChannel:
 
     async def ready_models(self, timeout_s: float) -> frozenset[str]:
         """Names in the server's index of models that have a version ready. Raises AttemptError."""
-        request = self._pb.RepositoryIndexRequest(ready=True)
-        answer = await self.call("RepositoryIndex", request.SerializeToString(), (), timeout_s)
-        if len(answer) > MAX_INDEX_BYTES:
-            raise self.failed(
-                Reason.TOO_LARGE, "has a larger index of models than is read", sent=True, retryable=False
-            )
+        answer = await self._read_index(timeout_s, ready=True)
         if answer != self._index[0]:
             if len(answer) <= FAST_INDEX_BYTES:
                 names = self._ready_in(answer)
@@ -196,6 +191,21 @@ class OipChannel:
                 names = await asyncio.to_thread(self._ready_in, answer)
             self._index = answer, names
         return self._index[1]
+
+    async def repository(self, timeout_s: float) -> frozenset[str]:
+        """Names in the server's index of models, whatever their state. Raises AttemptError."""
+        answer = await self._read_index(timeout_s, ready=False)
+        listed = await asyncio.to_thread(self._read, "RepositoryIndexResponse", answer)
+        return frozenset(model.name for model in listed.models)
+
+    async def _read_index(self, timeout_s: float, *, ready: bool) -> bytes:
+        request = self._pb.RepositoryIndexRequest(ready=ready)
+        answer = await self.call("RepositoryIndex", request.SerializeToString(), (), timeout_s)
+        if len(answer) > MAX_INDEX_BYTES:
+            raise self.failed(
+                Reason.TOO_LARGE, "has a larger index of models than is read", sent=True, retryable=False
+            )
+        return answer
 
     def _ready_in(self, index: bytes) -> frozenset[str]:
         listed = self._read("RepositoryIndexResponse", index).models

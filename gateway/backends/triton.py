@@ -105,8 +105,10 @@ class TritonEndpoint:
 
     async def ready_models(self, timeout_s: float) -> frozenset[str]:
         """Without those that are only tried before they become a release."""
-        names = await self._channel.ready_models(timeout_s)
-        return frozenset(name for name in names if not name.endswith(TRIAL_SUFFIX))
+        return _own(await self._channel.ready_models(timeout_s))
+
+    async def repository(self, timeout_s: float) -> frozenset[str]:
+        return _own(await self._channel.repository(timeout_s))
 
     async def follow(self, model: str, release: Release, content: bytes, golden: bytes | None) -> str:
         if self._repository is None:
@@ -136,3 +138,7 @@ class TritonEndpoint:
 
     def _failure(self, status: str, details: str, told: object) -> AttemptError:
         return failure_of(self._name, status, details)
+
+
+def _own(names: frozenset[str]) -> frozenset[str]:
+    return frozenset(name for name in names if not name.endswith(TRIAL_SUFFIX))

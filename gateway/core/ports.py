@@ -199,6 +199,11 @@ class Follower(Protocol):
 class Loader(Protocol):
     """An endpoint that loads and unloads models when it is told to."""
 
+    async def repository(self, timeout_s: float) -> frozenset[str]:
+        """Names of the models that it can be told to load, those included that it has loaded. Raises
+        AttemptError."""
+        ...
+
     async def load(self, model: str, config: str, timeout_s: float) -> None:
         """Load a model, or load it anew. `config` is a model configuration as JSON in place of the one in the
         endpoint's repository, "" for that one. Raises AttemptError."""

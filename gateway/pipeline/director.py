@@ -94,7 +94,7 @@ class Director:
 
     `config` is the file's; the one in force is `state`'s, and may have other models. `dispatcher` sends to
     `endpoints`, which are the started endpoints by name. Everything measured goes to `state`, every
-    decision to `records`.
+    decision to `records`. `look` returns when an endpoint has been looked at anew.
     """
 
     def __init__(
@@ -105,12 +105,13 @@ class Director:
         dispatcher: Dispatcher,
         records: DecisionRing,
         telemetry: Telemetry,
+        look: Callable[[str], Awaitable[None]],
     ) -> None:
         self._state = state
         self._callers = Callers(config, state.device_of)
         self._questions = Questions(state, endpoints)
         self._signatures = Signatures(state, endpoints, time.monotonic)
-        self._repository = Repository(state, endpoints, self._questions, dispatcher.look)
+        self._repository = Repository(state, endpoints, self._questions, look)
         self._dispatcher = dispatcher
         self._records = records
         self._telemetry = telemetry

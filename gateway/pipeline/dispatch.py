@@ -111,7 +111,7 @@ class Dispatcher:
     ) -> None:
         self._state = state
         self._endpoints = endpoints
-        self.look = look
+        self._look = look
         self._clock = clock
         self._observer = observer
         self._rng = Random()
@@ -201,7 +201,7 @@ class Dispatcher:
             cost = self._cost(key, len(body) if error.sent else 0, None)
             if error.reason is Reason.UNAVAILABLE:
                 self._state.gone(key.endpoint, permit.device)
-                self.look(key.endpoint)
+                self._look(key.endpoint)
             raise
         finally:
             ended = self._clock()

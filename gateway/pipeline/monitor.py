@@ -49,6 +49,9 @@ class Monitor:
         self._asked_at: dict[tuple[str, str], float] = {}
         """When each model that is ready was asked for its signature."""
         self._wanted = asyncio.Event()
+        self._begun = 0
+        self._awaited: list[tuple[int, asyncio.Future[None]]] = []
+        """Who waits for which look to be reported."""
         self._task: asyncio.Task[None] | None = None
         self._learning: asyncio.Task[None] | None = None
 
@@ -58,6 +61,13 @@ class Monitor:
     def look_now(self) -> None:
         self._wanted.set()
 
+    async def look_anew(self) -> None:
+        """Returns when a look that begins after this call is reported."""
+        told = asyncio.get_running_loop().create_future()
+        self._awaited.append((self._begun + 1, told))
+        self._wanted.set()
+        await told
+
     async def look(self) -> None:
         """One look, reported, and what it makes known of signatures."""
         await self._look()
@@ -66,14 +76,18 @@ class Monitor:
 
     async def close(self) -> None:
         tasks = [task for task in (self._task, self._learning) if task is not None]
-        for task in tasks:
-            task.cancel()
+        for ending in (*tasks, *(told for _, told in self._awaited)):
+            ending.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self) -> None:
         while True:
             self._wanted.clear()
+            self._begun += 1
             await self._look()
+            for told in [told for number, told in self._awaited if number <= self._begun and not told.done()]:
+                told.set_result(None)
+            self._awaited = [(number, told) for number, told in self._awaited if not told.done()]
             try:
                 async with asyncio.timeout(INTERVAL_S):
                     await self._wanted.wait()

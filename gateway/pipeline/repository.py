@@ -1,6 +1,9 @@
 """The model repository as operators see it through the gateway: its models under their own names, loaded
 and unloaded on every Triton server that has them.
 
+A server whose models are discovered is asked for those that it has not loaded: they are not on offer, so
+that nobody else knows of them, and an operator can have them loaded.
+
 What other endpoints serve follows the configuration and its releases; there is nothing to load there.
 """
 
@@ -9,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from gateway.core.config.discovered import found_of, offer
 from gateway.core.errors import AttemptError, Refusal, TidegateError
 from gateway.core.ports import Endpoint, Loader
 from gateway.core.request import Options
@@ -23,18 +27,21 @@ from oip.repository import READY, UNAVAILABLE, IndexEntry
 LOAD_S = 300.0
 """How long a server may take to load a model."""
 UNLOAD_S = 10.0
+INDEX_S = 5.0
+NOT_LOADED = "it is not loaded"
 FORBIDDEN = "the classes that apply do not allow its place"
 
 
 class Repository:
-    """`look` asks for a look at an endpoint, so that what changed there is soon known."""
+    """`look` has an endpoint looked at, so that what changed there is known before the answer to who changed
+    it."""
 
     def __init__(
         self,
         state: ReplicaState,
         endpoints: Mapping[str, Endpoint],
         questions: Questions,
-        look: Callable[[str], None],
+        look: Callable[[str], Awaitable[None]],
     ) -> None:
         self._state = state
         self._endpoints = endpoints
@@ -48,18 +55,60 @@ class Repository:
     async def index(self, options: Options, *, ready: bool) -> Sequence[IndexEntry]:
         """Every model's versions; with `ready` those alone that can answer now."""
         found = await asyncio.gather(*(self._entries(m, options) for m in self._models.values()))
-        return [entry for entries in found for entry in entries if not ready or entry.state == READY]
+        entries = [entry for listed in found for entry in listed if not ready or entry.state == READY]
+        return entries if ready else [*entries, *await self._not_loaded()]
 
     async def load(self, name: str, config: str, options: Options) -> None:
         """Load a model, or load it anew, on all its servers; `config`, as JSON, in place of theirs. Raises
         Refusal, also when some of them did."""
-        await self._on_all(name, "loaded", options, lambda server, model: server.load(model, config, LOAD_S))
+        model = self._models.get(name) or (await self._discoverable()).get(name)
+        if model is None:
+            # Clients of Triton's look for these words of its own.
+            raise Refusal(
+                Reason.UNKNOWN_MODEL,
+                f"Request for unknown model: failed to load {shown(name)}, which no endpoint has",
+            )
+        await self._on_all(model, "loaded", options, lambda server, at: server.load(at, config, LOAD_S))
 
     async def unload(self, name: str, dependents: bool, options: Options) -> None:
         """The like for an unload; `dependents`: with what an ensemble is made of."""
+        model = self._models.get(name)
+        if model is None:
+            raise unknown_model(name)
         await self._on_all(
-            name, "unloaded", options, lambda server, model: server.unload(model, dependents, UNLOAD_S)
+            model, "unloaded", options, lambda server, at: server.unload(at, dependents, UNLOAD_S)
         )
+
+    async def _not_loaded(self) -> list[IndexEntry]:
+        models = await self._discoverable()
+        return [
+            IndexEntry(
+                name,
+                "",
+                UNAVAILABLE,
+                "; ".join(f"{target.key.endpoint}: {NOT_LOADED}" for target in models[name].targets),
+            )
+            for name in sorted(models.keys() - self._models.keys())
+        ]
+
+    async def _discoverable(self) -> Mapping[str, Model]:
+        """The models as they were if every server whose models are discovered had loaded all that it can."""
+        config = self._state.snapshot.config
+        servers = {
+            e.name: server
+            for e in config.endpoints
+            if e.discovers is not None and isinstance(server := self._endpoints[e.name], Loader)
+        }
+        told = await asyncio.gather(
+            *(server.repository(INDEX_S) for server in servers.values()), return_exceptions=True
+        )
+        known = self._models.keys()
+        found = {
+            name: found_of(names - known)
+            for name, names in zip(servers, told, strict=True)
+            if not isinstance(names, BaseException)
+        }
+        return compiled(offer(config, found).config).models
 
     async def _entries(self, model: Model, options: Options) -> list[IndexEntry]:
         name = model.config.name
@@ -86,11 +135,9 @@ class Repository:
         return endpoint.detail or "it is down"
 
     async def _on_all(
-        self, name: str, done: str, options: Options, act: Callable[[Loader, str], Awaitable[None]]
+        self, model: Model, done: str, options: Options, act: Callable[[Loader, str], Awaitable[None]]
     ) -> None:
-        model = self._models.get(name)
-        if model is None:
-            raise unknown_model(name)
+        name = model.config.name
         servers = {
             (target.key.endpoint, target.key.model): (endpoint, target)
             for target in model.targets
@@ -111,7 +158,7 @@ class Repository:
             except AttemptError as error:
                 return error
             finally:
-                self._look(target.key.endpoint)
+                await self._look(target.key.endpoint)
             return None
 
         outcomes = dict(zip(servers, await asyncio.gather(*(one(*s) for s in servers.values())), strict=True))

@@ -87,7 +87,13 @@ class Runtime:
         self._observer = None if watched is None else Observer(settings.config, watched)
         dispatcher = Dispatcher(self._state, self._endpoints, self._lost, time.monotonic, self._observer)
         self._director = Director(
-            settings.config, self._state, self._endpoints, dispatcher, self._records, self._telemetry
+            settings.config,
+            self._state,
+            self._endpoints,
+            dispatcher,
+            self._records,
+            self._telemetry,
+            lambda name: self._monitors[name].look_anew(),
         )
         self._measurements = Measurements(
             settings.config,

@@ -136,6 +136,28 @@ def test_loaded_it_is_answered_and_unloaded_it_is_unknown(
     assert client.is_model_ready(FIXED)
 
 
+def test_an_operator_loads_what_the_server_has_not_loaded(
+    replica: Replica, client: triton_grpc.InferenceServerClient
+):
+    def states() -> dict[str, str]:
+        return {model.name: model.state for model in client.get_model_repository_index().models}
+
+    assert states() == {FIXED: "READY", COMES: "UNAVAILABLE", SLOW: "UNAVAILABLE", BROKEN: "UNAVAILABLE"}
+    for _ in range(2):
+        client.load_model(COMES)
+        assert client.is_model_ready(COMES)
+        assert add(client) == list(range(1, 17))
+        client.unload_model(COMES)
+        assert not client.is_model_ready(COMES)
+        assert states()[COMES] == "UNAVAILABLE"
+    with pytest.raises(InferenceServerException, match=f"Model '{BROKEN}' was not loaded on t: load failed"):
+        client.load_model(BROKEN)
+    with pytest.raises(
+        InferenceServerException, match=r"^\[.*\] Request for unknown model: failed to load 'no"
+    ):
+        client.load_model("nobody")
+
+
 def test_a_model_that_does_not_load_is_never_on_offer(
     client: triton_grpc.InferenceServerClient, direct: triton_grpc.InferenceServerClient
 ):

@@ -174,6 +174,15 @@ class Bench:
     looked: list[str] = field(default_factory=list[str])
 
 
+def looking(looked: list[str]) -> Callable[[str], Awaitable[None]]:
+    """A look at an endpoint that finds nothing new, noted."""
+
+    async def look(name: str) -> None:
+        looked.append(name)
+
+    return look
+
+
 async def bench(config: Config | None = None) -> Bench:
     """Everything up and ready."""
     config = config or config_of()
@@ -186,7 +195,7 @@ async def bench(config: Config | None = None) -> Bench:
     dispatcher = Dispatcher(state, endpoints, looked.append, loop.time)
     records = DecisionRing("t")
     telemetry = Telemetry(config.telemetry, config.gateway.name)
-    director = Director(config, state, endpoints, dispatcher, records, telemetry)
+    director = Director(config, state, endpoints, dispatcher, records, telemetry, looking(looked))
     return Bench(config, endpoints, state, director, records, telemetry, looked)
 
 

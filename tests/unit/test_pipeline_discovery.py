@@ -7,7 +7,6 @@ import asyncio
 import pytest
 from tritonclient.grpc import service_pb2
 
-from gateway.backends._address import DiscoveringConfig
 from gateway.core.config import Config
 from gateway.core.config.discovered import MAX_MODELS
 from gateway.core.decision import Outcome, VariantKey
@@ -18,13 +17,13 @@ from gateway.pipeline.discovery import NO_INDEX, NOT_READ, Discovery
 from gateway.pipeline.state import ReplicaState
 from oip.reasons import Reason
 from oip.signature import Signature
+from tests.support.discovering import discovering
 from tests.support.fakes import (
     CODEC,
     Bench,
     FakeEndpoint,
     bench,
     call_of,
-    config_of,
     failure,
     request,
     response,
@@ -40,24 +39,6 @@ class Indexed(FakeEndpoint):
         if isinstance(self.has, AttemptError):
             raise self.has
         return self.has
-
-
-def place(name: str, location: dict[str, str], privacy: str | None) -> DiscoveringConfig:
-    discover = None if privacy is None else {"privacy": privacy}
-    return DiscoveringConfig.model_validate(
-        {"name": name, "kind": "fake", "url": "grpc://h:1", "location": location, "discover": discover}
-    )
-
-
-def discovering(site: str | None = "public", cloud: str | None = None, far: str | None = None) -> Config:
-    """The places of `config_of`, in which class each is to be discovered."""
-    return config_of(
-        endpoints=[
-            place("site", {"tier": "site", "site": "s1"}, site),
-            place("cloud", {"tier": "cloud", "region": "eu"}, cloud),
-            place("far", {"tier": "cloud", "region": "us"}, far),
-        ]
-    )
 
 
 class World:

@@ -27,7 +27,7 @@ from gateway.pipeline.outgoing import Outgoing
 from gateway.store.database import open_database
 from oip.errors import OipError
 from oip.reasons import Reason
-from tests.support.fakes import CODEC, Bench, bench, call_of, failure
+from tests.support.fakes import CODEC, Bench, bench, call_of, failure, looking
 from tests.support.reports import EDGES, Releases, fresh, inference, watched
 
 SITE = Place(Tier.SITE, None, "s1")
@@ -71,7 +71,9 @@ class Plant:
         self.observer = Observer(config, desk, lambda: self.now)
         clock = asyncio.get_running_loop().time
         dispatcher = Dispatcher(b.state, b.endpoints, b.looked.append, clock, self.observer)
-        self.director = Director(config, b.state, b.endpoints, dispatcher, b.records, b.telemetry)
+        self.director = Director(
+            config, b.state, b.endpoints, dispatcher, b.records, b.telemetry, looking(b.looked)
+        )
 
     async def ask(self, value: float = 0.5, **options: str) -> None:
         reply = await self.director.infer(call_of(inference(value), **options), CODEC)

@@ -8,6 +8,7 @@ from gateway.core.errors import AttemptError, Refusal
 from gateway.core.ports import Health, ModelHealth
 from gateway.core.request import Options
 from oip.reasons import Reason
+from tests.support.discovering import discovering
 from tests.support.fakes import Bench, FakeEndpoint, bench, config_of, failure
 
 NONE = Options()
@@ -21,6 +22,12 @@ class Loading(FakeEndpoint):
         self.name = endpoint.name
         self.told: list[tuple[str, str | bool]] = []
         self.error: AttemptError | None = None
+        self.has: frozenset[str] | AttemptError = frozenset()
+
+    async def repository(self, timeout_s: float) -> frozenset[str]:
+        if isinstance(self.has, AttemptError):
+            raise self.has
+        return self.has
 
     async def load(self, model: str, config: str, timeout_s: float) -> None:
         self._note(model, config)
@@ -81,6 +88,27 @@ async def test_a_model_that_is_on_no_triton_is_not_loaded():
         await b.director.load_model("nobody", "", NONE)
     assert caught.value.reason is Reason.UNKNOWN_MODEL
     assert caught.value.message.startswith("Request for unknown model")
+
+
+async def test_what_a_server_has_not_loaded_can_be_loaded_where_it_is_to_be_discovered():
+    b = await bench(discovering(site="public", cloud="public", far=None))
+    loading = {name: Loading(b.endpoints[name]) for name in ("site", "cloud", "far")}
+    b.endpoints.update(loading)
+    loading["site"].has = loading["far"].has = frozenset({"other", "digits"})
+    loading["cloud"].has = failure(Reason.UNAVAILABLE)
+    assert ("other", "", "UNAVAILABLE", "site: it is not loaded") in await index(b)
+    assert "other" not in {entry[0] for entry in await index(b, ready=True)}
+    await b.director.load_model("other", "{}", NONE)
+    assert {name: server.told for name, server in loading.items()} == {
+        "site": [("other", "{}")],
+        "cloud": [],
+        "far": [],
+    }
+    with pytest.raises(
+        Refusal, match=r"^Request for unknown model: failed to load 'nobody', which"
+    ) as caught:
+        await b.director.load_model("nobody", "", NONE)
+    assert caught.value.reason is Reason.UNKNOWN_MODEL
 
 
 async def test_a_load_stays_inside_the_privacy_wall():

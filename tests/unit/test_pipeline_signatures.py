@@ -345,6 +345,36 @@ async def test_a_slow_answer_about_signatures_holds_up_no_look():
     assert watched.learnt == []
 
 
+async def test_who_waits_for_a_look_is_told_of_one_that_began_after_it_asked():
+    """The look that is under way when it asks may have seen what was before."""
+    watched = Watched(Telling())
+    under_way, released = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def health(models: object, timeout_s: float) -> Health:
+        under_way.set()
+        await released.acquire()
+        return watched.health
+
+    watched.monitor._endpoint.health = health  # type: ignore[method-assign]
+    watched.monitor.start()
+    await under_way.wait()
+    waiting = asyncio.create_task(watched.monitor.look_anew())
+    await asyncio.sleep(0)
+    under_way.clear()
+    released.release()
+    await under_way.wait()
+    assert (watched.reports, waiting.done()) == (1, False)
+    released.release()
+    await waiting
+    assert watched.reports == 2
+    under_way.clear()
+    cut = asyncio.create_task(watched.monitor.look_anew())
+    await under_way.wait()
+    await watched.monitor.close()
+    with pytest.raises(asyncio.CancelledError):
+        await cut
+
+
 async def test_an_endpoint_that_breaks_its_promise_ends_no_monitor():
     endpoint = Telling()
 
