@@ -84,7 +84,11 @@ def _check_config(config: str) -> None:
     except (OipError, UnicodeEncodeError):
         document = None
     if not isinstance(document, dict):
-        raise OipError(Reason.MALFORMED, "Parameter 'config' is not a JSON object in a string.")
+        # Clients of Triton's look for these words of its own.
+        raise OipError(
+            Reason.MALFORMED,
+            "failed to load the model: its parameter 'config' is not a JSON object in a string",
+        )
 
 
 def unload_dependents(parameters: Mapping[str, object]) -> bool:
