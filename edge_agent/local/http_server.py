@@ -21,6 +21,7 @@ from oip.errors import error_body
 KEEP_ALIVE_S = 75
 HEAD_TIMEOUT_S = 30.0
 """How long a new connection may take for its first request's head."""
+MAX_CHUNK_BYTES = 2**63 - 1
 _LAST_WORDS_S = 1.0
 """How long cancelled calls have to send their error."""
 
@@ -41,6 +42,12 @@ class JsonProtocol(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # The parser takes every size of a chunk that twenty digits can say, and would wait for it.
+        if getattr(self.conn._reader, "_bytes_in_chunk", 0) > MAX_CHUNK_BYTES:
+            self.send_400_response("")
 
     def send_400_response(self, msg: str) -> None:
         cycle = self.cycle

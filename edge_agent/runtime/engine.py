@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -162,23 +163,14 @@ class Engine:
         self._shapes, self._used = None, False
 
     def _nothing(self, given: Mapping[str, Array]) -> dict[str, Array] | None:
-        """The outputs for inputs of no rows; None for inputs that all hold something. Raises RunFailed for any
-        others without elements: kernels and delegates take those badly, up to the end of the process."""
-        if all(given[tensor.spec.name].size for tensor in self.inputs):
+        """The outputs for inputs of which some have no elements, None where all have. Kernels and delegates
+        take such inputs badly, up to the end of the process, so they are not run: how the outputs' shapes
+        grow shows in runs on one and on two of what is missing. Raises RunFailed where outputs would have
+        elements all the same."""
+        if all(array.size for array in given.values()):
             return None
-        specs = self.output_specs
-        rowed = {tensor.spec.name for tensor in self.inputs if tensor.spec.shape[:1] == (-1,)}
-        one = {name: _one_row(array) if name in rowed else array for name, array in given.items()}
-        if (
-            any(len(given[name]) for name in rowed)
-            or not all(array.size for array in one.values())
-            or any(spec.shape[:1] != (-1,) for spec in specs)
-        ):
-            raise RunFailed(shape=True)
-        if any(-1 in spec.shape[1:] for spec in specs):
-            # What else is free depends on the inputs, and shows in a run on a row that nobody sent.
-            return {name: array[:0] for name, array in self._run(one).items()}
-        return {spec.name: _zeros(spec, 0) for spec in specs}
+        one, two = (self._run({name: _padded(array, n) for name, array in given.items()}) for n in (1, 2))
+        return {name: _shrunk(array, two[name].shape) for name, array in one.items()}
 
     def _works(self) -> bool:
         """Whether the present delegate still runs zeros."""
@@ -275,10 +267,22 @@ def _zeros(spec: TensorSpec, rows: int) -> Array:
     return np.zeros(shape, dtype=_DTYPES[spec.datatype])
 
 
-def _one_row(array: Array) -> Array:
-    """A row of nothing but zeros, as long as the array's."""
-    shape = (1, *array.shape[1:])
+def _padded(array: Array, count: int) -> Array:
+    """The array, or zeros with so many in place of none where it has no elements."""
+    if array.size:
+        return array
+    shape = tuple(dim or count for dim in array.shape)
     return np.full(shape, b"", dtype=object) if array.dtype.hasobject else np.zeros(shape, array.dtype)
+
+
+def _shrunk(one: Array, two: Sequence[int]) -> Array:
+    """An output without elements, by its shapes with one and with two of what is missing."""
+    if len(two) != one.ndim:
+        raise RunFailed(shape=True)
+    shape = tuple(2 * a - b for a, b in zip(one.shape, two, strict=True))
+    if min(shape, default=1) < 0 or math.prod(shape):
+        raise RunFailed(shape=True)
+    return np.empty(shape, one.dtype)
 
 
 def _with_first(spec: TensorSpec, dim: int) -> TensorSpec:

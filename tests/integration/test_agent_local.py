@@ -453,8 +453,9 @@ async def test_broken_http_is_answered_in_json(local: Local):
     both = _headed(get(INFER, "POST"), "content-length: 5", "transfer-encoding: chunked")
     answer = await ask(local.http, both + b"0\r\n\r\n")
     assert answer.error == "the request has both Content-Length and Transfer-Encoding"
-    body = b"POST /v2/models/identity/infer HTTP/1.1\r\nhost: d\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"
-    assert (await ask(local.http, body)).status == 400
+    chunked = b"POST /v2/models/identity/infer HTTP/1.1\r\nhost: d\r\ntransfer-encoding: chunked\r\n\r\n"
+    for size in (b"zz", b"-5", b"f" * 17):
+        assert (await ask(local.http, chunked + size + b"\r\nabc\r\n0\r\n\r\n")).status == 400
 
 
 async def test_an_offer_to_upgrade_is_declined(local: Local):

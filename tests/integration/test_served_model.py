@@ -73,36 +73,38 @@ async def test_bytes_are_kept_as_they_are(tmp_path: Path):
         assert answer.raw_output_contents[0] == pack_bytes([sent[1], sent[0], sent[1]])
 
 
-@pytest.mark.parametrize("columns", [1, 4])
-async def test_no_rows_give_no_rows(tmp_path: Path, columns: int):
+@pytest.mark.parametrize("shape", [(0, 1), (0, 4), (4, 0), (0, 0)])
+async def test_what_has_no_elements_gives_none(tmp_path: Path, shape: tuple[int, int]):
     async with serving(tmp_path, models.doubled()) as model:
-        answer = await model.infer(request("m", x=np.zeros((0, columns), np.float32)), 20)
-        assert list(response(answer).outputs[0].shape) == [0, columns]
+        answer = await model.infer(request("m", x=np.zeros(shape, np.float32)), 20)
+        assert list(response(answer).outputs[0].shape) == list(shape)
         assert output(answer).size == 0
-        row = np.full((1, columns), 3, np.float32)
+        row = np.full((1, 3), 3, np.float32)
         np.testing.assert_array_equal(output(await model.infer(request("m", x=row), 20)), row + row)
 
 
 async def test_inputs_without_elements_never_reach_the_runtime(tmp_path: Path):
     """tflite-runtime ends its process when it lays out a string tensor of none."""
-    async with serving(tmp_path, models.doubled()) as model:
-        with pytest.raises(OipError, match=r"cannot take inputs of these shapes: 'x' \[3, 0\]") as refused:
-            await model.infer(request("m", x=np.zeros((3, 0), np.float32)), 20)
-        assert refused.value.reason is Reason.MALFORMED
+
+    def asked(texts: list[bytes], places: list[int]) -> bytes:
+        found = models.pb.ModelInferRequest(model_name="m")
+        found.inputs.add(name="text", datatype="BYTES", shape=[len(texts)])
+        found.inputs.add(name="at", datatype="INT32", shape=[len(places)])
+        found.raw_input_contents[:] = [pack_bytes(texts), np.array(places, np.int32).tobytes()]
+        return found.SerializeToString()
+
     async with serving(tmp_path, models.picked_at()) as model:
         worker = model.worker_pid
-        for texts, places, rows in (([], [], 0), ([b"a"], [], None), ([], [0], None)):
-            asked = models.pb.ModelInferRequest(model_name="m")
-            asked.inputs.add(name="text", datatype="BYTES", shape=[len(texts)])
-            asked.inputs.add(name="at", datatype="INT32", shape=[len(places)])
-            asked.raw_input_contents[:] = [pack_bytes(texts), np.array(places, np.int32).tobytes()]
-            if rows is None:
-                with pytest.raises(OipError, match="cannot take inputs of these shapes"):
-                    await model.infer(asked.SerializeToString(), 20)
-            else:
-                assert list(response(await model.infer(asked.SerializeToString(), 20)).outputs[0].shape) == [
-                    0
-                ]
+        for texts in ([], [b"a"]):
+            answer = response(await model.infer(asked(texts, []), 20))
+            assert (list(answer.outputs[0].shape), answer.raw_output_contents[0]) == ([0], b"")
+        with pytest.raises(
+            OipError, match=r"cannot take inputs of these shapes: 'text' \[0\], 'at' \[1\]"
+        ) as e:
+            await model.infer(asked([], [0]), 20)
+        assert e.value.reason is Reason.MALFORMED
+        answer = response(await model.infer(asked([b"a", b"bc"], [1, 0]), 20))
+        assert answer.raw_output_contents[0] == pack_bytes([b"bc", b"a"])
         assert model.worker_pid == worker
 
 
