@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self, cast
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.core.config import PlacedConfig
 from gateway.core.config.basis import NAME_PATTERN, NotNegative, Positive, Strict
+from gateway.core.plugins import discover
+from oip.names import shown
+
+if TYPE_CHECKING:
+    from gateway.pool.runtimes._interface import Runtime
 
 WHOLE = frozenset({"GPU", "TPU", "neuron_cores", "HPU", "NPU", "RBLN", "FURIOSA"})
 """Resources that Ray hands out as numbered units: a part of one, or a whole number of them."""
@@ -42,8 +47,8 @@ class PoolConfig(PlacedConfig):
     """`kind: pool`: replicas on Ray that run the artifacts of the variants on it."""
 
     kind: Literal["pool"]  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen, so narrowing is safe
-    runtime: Literal["openvino", "onnxruntime"]
-    """What opens and runs the artifacts."""
+    runtime: Annotated[str, Field(examples=["openvino", "onnxruntime"])]
+    """What opens and runs the artifacts: openvino, onnxruntime, or one that another package brings."""
     resources: Annotated[dict[ResourceName, Positive], Field(min_length=1)] = Field(
         default_factory=lambda: {"CPU": 1.0}
     )
@@ -54,18 +59,22 @@ class PoolConfig(PlacedConfig):
     """How long the pool must want fewer replicas before it lets them go."""
 
     def follows(self, artifact: str | None) -> tuple[str, ...]:
-        if self.runtime == "onnxruntime":
-            return ("onnx",)
-        tflite_first = artifact is not None and PurePath(artifact).suffix == ".tflite"
-        return ("tflite", "onnx") if tflite_first else ("onnx", "tflite")
+        own = PurePath(artifact or "").suffix.removeprefix(".")
+        return tuple(sorted(_runtimes()[self.runtime].formats, key=lambda form: form != own))
 
-    @field_validator("runtime", mode="before")
+    @field_validator("runtime")
     @classmethod
-    def _served(cls, value: object) -> object:
+    def _served(cls, value: str) -> str:
         if value == "jax":
             raise PydanticCustomError(
                 "runtime",
                 "runtime jax is not served by this version: export the model to ONNX and write onnxruntime",
+            )
+        if value not in _runtimes():
+            raise PydanticCustomError(
+                "runtime",
+                "runtime {name} is not installed; known here: {known}",
+                {"name": shown(value), "known": ", ".join(sorted(_runtimes()))},
             )
         return value
 
@@ -84,3 +93,7 @@ class PoolConfig(PlacedConfig):
                     {"name": name, "amount": amount},
                 )
         return value
+
+
+def _runtimes() -> dict[str, type[Runtime]]:
+    return cast("dict[str, type[Runtime]]", discover("gateway.pool.runtimes"))

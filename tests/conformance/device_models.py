@@ -6,36 +6,18 @@ Such a placeholder is a whole .tflite file, so that gateway, hub and agent handl
 
 from __future__ import annotations
 
-import json
-import os
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from gateway.demo.tflite import Graph
-from oip.signature import TensorSpec
-
-Array = np.ndarray[Any, np.dtype[Any]]
-Run = Callable[[Mapping[str, Array]], dict[str, Array]]
+from tests.conformance.python_models import MODELS, PythonModel
 
 PYTHON = "python:"
 """How the graph's name of a placeholder begins."""
-BATCHING = {"max_size": 8, "delay_ms": 0}
-BATCHED = frozenset({"simple", "simple_int8", "simple_string", "simple_identity", "pt_identity"})
-"""Served with BATCHING, as their `max_batch_size: 8` is on Triton."""
-
-
-@dataclass(frozen=True, slots=True)
-class PythonModel:
-    """Tensors as a runtime sees them (`oip.infer`): BYTES are objects, BF16 its bits as uint16."""
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    run: Run
 
 
 def artifact(name: str) -> bytes:
@@ -110,86 +92,12 @@ _FILES: Mapping[str, Callable[[], bytes]] = {
 }
 
 
-def _same(datatype: str, shape: tuple[int, ...]) -> PythonModel:
-    return PythonModel(
-        (TensorSpec("INPUT0", datatype, shape),),
-        (TensorSpec("OUTPUT0", datatype, shape),),
-        lambda given: {"OUTPUT0": given["INPUT0"]},
-    )
+def _required(model: PythonModel) -> PythonModel:
+    """A device knows no optional inputs."""
+    return replace(model, inputs=tuple(replace(spec, optional=False) for spec in model.inputs))
 
 
-def _add_sub(datatype: str, add_sub: Callable[[Array, Array], tuple[Array, Array]]) -> PythonModel:
-    def run(given: Mapping[str, Array]) -> dict[str, Array]:
-        return dict(zip(("OUTPUT0", "OUTPUT1"), add_sub(given["INPUT0"], given["INPUT1"]), strict=True))
-
-    inputs, outputs = (
-        tuple(TensorSpec(f"{kind}{at}", datatype, (-1, 16)) for at in (0, 1)) for kind in ("INPUT", "OUTPUT")
-    )
-    return PythonModel(inputs, outputs, run)
-
-
-def _decimals(a: Array, b: Array) -> tuple[Array, Array]:
-    def texts(values: list[int]) -> Array:
-        found = np.empty(len(values), object)
-        found[:] = [str(value).encode() for value in values]
-        return found.reshape(a.shape)
-
-    pairs = [(int(x), int(y)) for x, y in zip(a.ravel(), b.ravel(), strict=True)]
-    return texts([x + y for x, y in pairs]), texts([x - y for x, y in pairs])
-
-
-def _wrapping(a: Array, b: Array) -> tuple[Array, Array]:
-    return a + b, a - b
-
-
-def _slow(given: Mapping[str, Array]) -> dict[str, Array]:
-    """Sleeps for SECONDS. If SLOW_LOG names a file, a line of when it began and ended and the first of what it
-    was given is appended."""
-    began = time.time()
-    time.sleep(float(given["SECONDS"].reshape(-1)[0]))
-    if log := os.environ.get("SLOW_LOG"):
-        first = [int(value) for value in given["INPUT0"][:1]]
-        with open(log, "a") as file:
-            file.write(json.dumps({"first": first, "start": began, "end": time.time()}) + "\n")
-    return {"OUTPUT0": given["INPUT0"]}
-
-
-def _nan(given: Mapping[str, Array]) -> dict[str, Array]:
-    return {"OUTPUT0": np.array([np.nan, np.inf, -np.inf, 1, 2, 3], np.float32)}
-
-
-def _sum(given: Mapping[str, Array]) -> dict[str, Array]:
-    total = np.asarray(given["INPUT0"].sum(dtype=np.float32))
-    return {"SCALAR": total, "ONE": total.reshape(1)}
-
-
-def _wide(given: Mapping[str, Array]) -> dict[str, Array]:
-    return {"OUTPUT0": np.arange(max(0, int(given["N"][0])), dtype=np.float32)}
-
-
-_FREE = (-1,)
 PYTHON_MODELS: Mapping[str, PythonModel] = {
-    "id_uint16": _same("UINT16", _FREE),
-    "id_fp16": _same("FP16", _FREE),
-    "id_bf16": _same("BF16", _FREE),
-    "simple_identity": _same("BYTES", (-1, -1)),
-    "simple_int8": _add_sub("INT8", _wrapping),
-    "simple_string": _add_sub("BYTES", _decimals),
-    "slow_identity": PythonModel(
-        (TensorSpec("INPUT0", "INT32", _FREE), TensorSpec("SECONDS", "FP32", (1,))),
-        (TensorSpec("OUTPUT0", "INT32", _FREE),),
-        _slow,
-    ),
-    "nan_out": PythonModel(
-        (TensorSpec("INPUT0", "FP32", _FREE),), (TensorSpec("OUTPUT0", "FP32", _FREE),), _nan
-    ),
-    "scalar_out": PythonModel(
-        (TensorSpec("INPUT0", "FP32", _FREE),),
-        (TensorSpec("SCALAR", "FP32", ()), TensorSpec("ONE", "FP32", (1,))),
-        _sum,
-    ),
-    "wide_out": PythonModel(
-        (TensorSpec("N", "INT32", (1,)),), (TensorSpec("OUTPUT0", "FP32", _FREE),), _wide
-    ),
+    name: _required(model) for name, model in MODELS.items() if name not in {*_FILES, "opt_in"}
 }
 """What TFLite cannot express, or not without more care than the fixture is worth."""

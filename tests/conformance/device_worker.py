@@ -13,7 +13,8 @@ from typing import Any
 from edge_agent.runtime import worker
 from edge_agent.runtime.engine import Array, RunFailed
 from oip.signature import TensorSpec
-from tests.conformance.device_models import PYTHON_MODELS, PythonModel, python_name
+from tests.conformance.device_models import PYTHON_MODELS, python_name
+from tests.conformance.python_models import Failed, PythonModel
 
 
 class _PythonEngine:
@@ -28,8 +29,8 @@ class _PythonEngine:
 
     def run(self, given: Mapping[str, Array]) -> dict[str, Array]:
         try:
-            return self._model.run(given)
-        except ValueError:
+            return self._model.run(given, lambda: False)
+        except (Failed, RuntimeError):
             raise RunFailed(shape=False) from None
 
     def refresh(self) -> None: ...

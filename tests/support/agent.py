@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,14 +43,20 @@ class AgentProcess:
 
 @contextlib.contextmanager
 def running_agent(
-    state: Path, hub: str, *flags: str, program: Sequence[str] = OWN_MODELS
+    state: Path,
+    hub: str,
+    *flags: str,
+    program: Sequence[str] = OWN_MODELS,
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[AgentProcess]:
     """An agent that is ready, on free ports. Its log is beside its state folder."""
     log = state.with_name(f"{state.name}.log")
     command = [sys.executable, *program, "run", "--hub", hub, "--state", str(state), "--json"]
     command += ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", *flags]
     with log.open("a") as sink:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=sink, text=True, env=source_env())
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=sink, text=True, env={**source_env(), **(environ or {})}
+        )
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -1,5 +1,6 @@
 """What a pool asks of a runtime. A new one is one file in this package with a class that
-has a `kind`, and that name in `PoolConfig.runtime`."""
+has a `kind`, or such a class that another package names as an entry point in the group
+`tidegate.pool.runtimes`."""
 
 from __future__ import annotations
 
@@ -55,6 +56,8 @@ class Runtime(Protocol):
     """Opens models on the resources of one replica."""
 
     kind: ClassVar[str]
+    formats: ClassVar[tuple[str, ...]]
+    """What it reads, as suffixes of files; the first is what it likes best."""
 
     def load(self, model: bytes, resources: Mapping[str, float]) -> Session:
         """Open a model file. `resources` are Ray's, by name, as the pool was given them: an accelerator

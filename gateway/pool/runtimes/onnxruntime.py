@@ -25,6 +25,7 @@ class OnnxRuntime:
     """`runtime: onnxruntime`."""
 
     kind: ClassVar[str] = "onnxruntime"
+    formats: ClassVar[tuple[str, ...]] = ("onnx",)
 
     def load(self, model: bytes, resources: Mapping[str, float]) -> Session:
         try:

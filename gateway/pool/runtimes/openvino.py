@@ -21,6 +21,7 @@ class OpenVino:
     """`runtime: openvino`."""
 
     kind: ClassVar[str] = "openvino"
+    formats: ClassVar[tuple[str, ...]] = ("onnx", "tflite")
 
     def load(self, model: bytes, resources: Mapping[str, float]) -> Session:
         try:
