@@ -33,8 +33,8 @@ class InferWork:
     """One request, checked.
 
     `inputs` are read-only views of the request's bytes where it has raw data. `outputs` are the names of
-    the outputs to answer with, in the order asked for; all of the signature's where the request
-    names none. `rows` is the size of the batch, None for a model without one.
+    the outputs to answer with, in the signature's order, as Triton answers whatever the order asked for; all of
+    them where the request names none. `rows` is the size of the batch, None for a model without one.
     """
 
     model: str
@@ -54,7 +54,8 @@ def parse_request(body: bytes, signature: Signature) -> InferWork:
     parts = read_request(body)
     data = check_parts(body, parts, signature, parts.model_name)
     inputs = {part.name: _array(body, part, found) for part, found in zip(parts.inputs, data, strict=True)}
-    outputs = tuple(output.name for output in parts.outputs) or tuple(spec.name for spec in signature.outputs)
+    asked = {output.name for output in parts.outputs}
+    outputs = tuple(spec.name for spec in signature.outputs if not asked or spec.name in asked)
     return InferWork(
         model=parts.model_name,
         version=parts.model_version,

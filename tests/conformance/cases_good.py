@@ -87,9 +87,9 @@ GOOD |= {
         text("simple", *_PAIR),
         (("OUTPUT0", "INT32", (1, 16), _SUM), ("OUTPUT1", "INT32", (1, 16), _DIFFERENCE)),
     ),
-    "outputs in the order asked for": (
+    "outputs in the signature's order, whatever is asked for": (
         text("simple", *_PAIR, outputs=[{"name": "OUTPUT1"}, {"name": "OUTPUT0"}]),
-        (("OUTPUT1", "INT32", (1, 16), _DIFFERENCE), ("OUTPUT0", "INT32", (1, 16), _SUM)),
+        (("OUTPUT0", "INT32", (1, 16), _SUM), ("OUTPUT1", "INT32", (1, 16), _DIFFERENCE)),
     ),
     "inputs in another order": (
         text("simple", *reversed(_PAIR), outputs=[{"name": "OUTPUT0"}]),
@@ -139,13 +139,13 @@ GOOD |= {
         text("id2d_fp32", tensor("INPUT0", "FP32", [2, 2], [[1, 2], [3, 4]])),
         _one("FP32", (2, 2), "[1.0, 2.0, 3.0, 4.0]"),
     ),
-    "scalars": (
-        _flat("scalar_out", "FP32", [2], [1.5, 2]),
-        (("SCALAR", "FP32", (), "[3.5]"), ("ONE", "FP32", (1,), "[3.5]")),
-    ),
     "not a number, in bytes": (
         _flat("nan_out", "FP32", [1], [0], parameters=BINARY_OUT),
         _one("FP32", (6,), np.array([np.nan, np.inf, -np.inf, 1, 2, 3], "<f4").tobytes()),
+    ),
+    "not a number, in the words of Triton's JSON": (
+        _flat("nan_out", "FP32", [1], [0]),
+        _one("FP32", (6,), "[NaN, Infinity, -Infinity, 1.0, 2.0, 3.0]"),
     ),
     "outputs listed, all of them binary": (
         text("id_fp32", ONE, parameters=BINARY_OUT, outputs=[{"name": "OUTPUT0"}]),

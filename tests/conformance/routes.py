@@ -24,6 +24,9 @@ LIMITS: Mapping[str, Limit] = {
         ("r2", "r3"), "a runtime sees tensors alone; the id is in the answer all the same"
     ),
     "optional inputs": Limit(("r3",), "TFLite has none: every input is required, in one message for all"),
+    "a slow model beside others": Limit(
+        ("r2",), "models of one pool share what its replicas take at once: give a slow one a pool of its own"
+    ),
     "a run that nobody waits for": Limit(
         ("r3",), "it goes on to its end and its answer is dropped; what waits behind it is dropped unrun"
     ),

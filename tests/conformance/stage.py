@@ -24,6 +24,8 @@ ROUTES = ("r1", "r2", "r3")
 """To Triton, to the pool, to the device: classes of the configuration."""
 AGENT = ("-m", "tests.conformance.device_agent")
 READY_S = 120.0
+NOT_ON_TRITON = frozenset({"scalar_out"})
+"""Triton's configuration cannot say a scalar, so that its variant would be another model."""
 
 _CONFIG = """\
 version: 1
@@ -67,7 +69,9 @@ def set_up(repository: Path, folder: Path, *, only: Collection[str] | None = Non
     search = source_env()["PYTHONPATH"]
     runtime = pool_runtime.installed(folder / "runtime")
     with contextlib.ExitStack() as stack:
-        triton = stack.enter_context(TritonServer(repository, load=loaded, env={"SLOW_LOG": str(logs["r1"])}))
+        triton = TritonServer(repository, load=loaded, env={"SLOW_LOG": str(logs["r1"])})
+        stack.callback(triton.stop)
+        triton.start(READY_S)
         text = _CONFIG.format(port=triton.grpc_port) + "".join(_entry(folder, name) for name in loaded)
         environ = {"SLOW_LOG": str(logs["r2"]), "PYTHONPATH": f"{runtime}:{search}"}
         gateway = stack.enter_context(running_gateway(text, folder / "gw", environ))
@@ -83,7 +87,7 @@ def set_up(repository: Path, folder: Path, *, only: Collection[str] | None = Non
 def _entry(folder: Path, name: str) -> str:
     """A model of the configuration, on every route that has it."""
     batching = ", batching: {max_size: 8, delay_ms: 0}" if name in BATCHED else ""
-    places: list[str] = ["{endpoint: triton}"]
+    places = [] if name in NOT_ON_TRITON else ["{endpoint: triton}"]
     if name in MODELS:
         places.append(f"{{endpoint: pool, artifact: {pool_runtime.artifact(folder, name)}{batching}}}")
     if name in device_models.names():
