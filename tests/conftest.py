@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-SLOWEST_FIRST = ("demo", "chaos", "contract", "integration", "property", "unit", "bench", "arch")
+SLOWEST_FIRST = ("demo", "chaos", "soak", "contract", "integration", "property", "unit", "bench", "arch")
 ONE_STAGE = "demo"
 """The folder whose files share one stage."""
 STAGE_TIMEOUT_S = 600

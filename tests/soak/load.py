@@ -94,6 +94,8 @@ class Load:
 
 
 class _Caller:
+    """`_asks_triton` and `_last` are of the request that is under way."""
+
     def __init__(
         self, number: int, rng: random.Random, channel: grpc.aio.Channel, http: HttpCaller, tally: Tally
     ) -> None:
@@ -103,6 +105,8 @@ class _Caller:
         self._http = http
         self._tally = tally
         self._count = 0
+        self._asks_triton = False
+        self._last = ""
 
     async def close(self) -> None:
         await self._http.close()
@@ -122,8 +126,9 @@ class _Caller:
         """`count` requests; each is right, left or away, or a fault."""
         self._tally.asked += count
         limit = self._rng.uniform(0, LEAVES_WITHIN_S) if self._rng.random() < LEAVING else None
+        bound = asyncio.timeout(limit)
         try:
-            async with asyncio.timeout(limit) as bound:
+            async with bound:
                 await call
         except TimeoutError:
             if not bound.expired():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -64,7 +64,7 @@ async def over_grpc(channel: grpc.aio.Channel, body: bytes) -> tuple[str, dict[s
 
 async def over_stream(
     channel: grpc.aio.Channel, bodies: Sequence[bytes]
-) -> AsyncIterator[tuple[str, dict[str, Array], str]]:
+) -> AsyncGenerator[tuple[str, dict[str, Array], str]]:
     """Id, outputs and error of each response, as they come."""
     stream = channel.stream_stream(
         f"{SERVICE}ModelStreamInfer", response_deserializer=pb.ModelStreamInferResponse.FromString
@@ -126,7 +126,7 @@ class HttpCaller:
             found[output["name"]] = flat.reshape(output["shape"])
         return answer.get("id", ""), found
 
-    async def generate(self, model: str, document: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async def generate(self, model: str, document: dict[str, Any]) -> AsyncGenerator[dict[str, Any]]:
         """The events of generate_stream, as they come."""
         try:
             reader, head = await self._send(
