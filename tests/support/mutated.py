@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -271,12 +272,35 @@ _WORDS = """{ } [ ] , : " null NaN -1 1e99 1.5 true 18446744073709551616 \\ud800
 _TOKENS = st.sampled_from([b"\xff", *(word.encode() for word in _WORDS.split())])
 
 
+_MEMBER = re.compile(rb'"(\w+)": (\[[^\[\]{}]*\]|"[^"]*"|\d+|true|false)(?:, )?')
+
+
+def _member(draw: st.DrawFn, body: bytes) -> bytes:
+    """A member said twice, with its own or another's value, or lost, or given another's name or value."""
+    found = list(_MEMBER.finditer(body))
+    if not found:
+        return body
+    one, other = (found[draw(st.integers(0, len(found) - 1))] for _ in range(2))
+    name, value = one[1], other[2]
+    if draw(st.booleans()):
+        name, value = other[1], one[2]
+    said = b'"' + name + b'": ' + value
+    kind = draw(st.sampled_from(["twice", "twice", "lost", "changed"]))
+    after = one[0][-2:] if one[0].endswith(b", ") else b""
+    if kind == "twice":
+        return body[: one.start()] + said + b", " + body[one.start() :]
+    return body[: one.start()] + (said + after if kind == "changed" else b"") + body[one.end() :]
+
+
 @st.composite
 def http_accidents(draw: st.DrawFn, good: Http) -> Http:
-    """A request after one to three accidents, to its body or to what its header says of it."""
+    """A request after one to three accidents, to its body or to what its header says of it. One to a member leaves
+    the header right."""
     body, headers = good.body, dict(good.headers)
     for _ in range(draw(st.sampled_from([1, 1, 1, 2, 3]))):
-        kind = draw(st.sampled_from([_flip, _cut_off, _splice, _length, "token", "token", "header"]))
+        kind = draw(
+            st.sampled_from([_flip, _cut_off, _splice, _length, _member, _member, _member, "token", "header"])
+        )
         if kind == "token":
             at = _place(draw, body)
             body = body[:at] + draw(_TOKENS) + body[at + draw(st.integers(0, 3)) :]
@@ -286,5 +310,9 @@ def http_accidents(draw: st.DrawFn, good: Http) -> Http:
             headers[HEADER_LENGTH] = draw(st.sampled_from([*near, "0", "", "-1", "1.0", "9" * 20, "0x10"]))
         else:
             assert callable(kind)
+            size = len(body)
             body = kind(draw, body)
+            told = headers.get(HEADER_LENGTH, "")
+            if kind is _member and told.isdigit():
+                headers[HEADER_LENGTH] = str(int(told) + len(body) - size)
     return Http(headers, body)
