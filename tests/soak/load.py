@@ -22,7 +22,8 @@ LEAVES_WITHIN_S = 0.04
 SLOWEST_S = 0.03
 """Of slow_identity."""
 AWAY = frozenset({"UNAVAILABLE", "503"})
-"""What is told of a place that is down."""
+AWAY_WORDS = ("went away before it answered", "(health): the endpoint is down")
+"""What is told of a place that is down; within a stream in words alone."""
 PAUSE_S = 0.1
 """After a failure: callers of a place that is down would ask nothing else."""
 CHANNELS = 4
@@ -200,7 +201,7 @@ class _Caller:
                 if due:
                     del due[0]
         if away:
-            raise Failed("UNAVAILABLE" if "went away" in away or "UNAVAILABLE" in away else "error", away)
+            raise _failed(away)
         missing = {id: len(due) for id, due in waiting.items() if due}
         self._check(f"stream {sorted(waiting)}", not missing, f"no answers for {missing}", {})
 
@@ -211,7 +212,7 @@ class _Caller:
         async with aclosing(self._http.generate("repeat_int32", document)) as events:
             async for event in events:
                 if "error" in event:
-                    raise Failed("UNAVAILABLE" if "went away" in event["error"] else "error", event["error"])
+                    raise _failed(event["error"])
                 right = event.get("id") == id and bool(due) and event["OUT"] == due.pop(0)
                 self._check(f"events {id}", right, event, {})
         self._check(f"events {id}", not due, f"{len(due)} events are missing", {})
@@ -230,6 +231,10 @@ class _Caller:
         if not right:
             said = {name: value.tolist() for name, value in outputs.items()}
             self._tally.fault(f"{what} got {told} {said}")
+
+
+def _failed(words: str) -> Failed:
+    return Failed("UNAVAILABLE" if any(known in words for known in AWAY_WORDS) else "error", words)
 
 
 def _pauses(delays: Array) -> dict[str, Array]:
