@@ -7,7 +7,7 @@ STAMP := $(VENV)/installed
 PYTHONS := $(PYTHON) python3.11 python3 python
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format lint types layers bench gen lock clean
+.PHONY: help install demo test check format lint types layers bench soak gen lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile
@@ -38,6 +38,9 @@ layers: $(STAMP)
 
 bench: $(STAMP) ## the performance table; writes build/bench.json
 	$(BIN)/python -m tests.bench
+
+soak: $(STAMP) ## the long fault and load runs; draws build/soak.svg
+	$(BIN)/python -m tests.soak
 
 gen: $(STAMP) ## write what is generated: the edge link's stubs, the configuration's JSON Schema
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto --grpc_python_out=proto \

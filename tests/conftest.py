@@ -12,6 +12,7 @@ SLOWEST_FIRST = (
     "demo",
     "conformance",
     "chaos",
+    "soak",
     "contract",
     "integration",
     "property",

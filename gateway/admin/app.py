@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from gateway.admin.devices import device_calls
 from gateway.admin.measuring import measuring_calls
 from gateway.admin.models import model_calls
-from gateway.admin.plane import PREFIX, ControlPlane
+from gateway.admin.plane import PREFIX, ControlPlane, Fault
 from gateway.admin.rollouts import rollout_calls
 from gateway.admin.routing import routing_calls
 from gateway.admin.running import running_calls
@@ -35,6 +35,7 @@ def operator_app(control: ControlPlane, version: str) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        responses={"default": {"model": Fault, "description": "What failed"}},
     )
     for calls in (
         running_calls,

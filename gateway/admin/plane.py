@@ -25,6 +25,12 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+class Fault(Body):
+    """Every error's body: one sentence."""
+
+    error: str
+
+
 class RouteQuery(Body):
     """What a dry run supposes about a request. The names are those of the request options."""
 

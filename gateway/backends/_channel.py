@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.backends._address import AddressedConfig, TlsConfig
 from gateway.backends._triton_status import status_of
+from gateway.backends._unary import answer_of, leave
 from gateway.core.errors import AttemptError, TidegateError
 from gateway.core.ports import Health, ModelHealth
 from oip.errors import OipError
@@ -234,10 +235,10 @@ class OipChannel:
             with self._failures():
                 call = self._rpcs[rpc](body, timeout=left, metadata=(*metadata, *self._own))
                 async with asyncio.timeout(left + GUARD_S):
-                    answer = await call
+                    answer = await answer_of(call)
         finally:
-            if call is not None and not call.done():
-                call.cancel()
+            if call is not None:
+                leave(call)
         if answer is None:
             # gRPC lets a status of OK stand although no message, or only a part of it, came before.
             raise self.failed(

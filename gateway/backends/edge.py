@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gateway.backends._once import answered_once
+from gateway.backends._unary import answer_of, leave
 from gateway.core.config import EndpointConfig
 from gateway.core.errors import AttemptError
 from gateway.core.fleet import Group
@@ -196,7 +197,7 @@ class EdgeEndpoint:
             call = link.hub.Forward(request, timeout=left_s + GUARD_S)
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
-            return await call
+            return await answer_of(call)
         except self._grpc.aio.AioRpcError as error:
             raise self._lost(error) from None
         except self._grpc.aio.UsageError:
@@ -208,8 +209,8 @@ class EdgeEndpoint:
             # Closing cancels the calls, not the tasks that wait for them.
             raise self._failed(Reason.UNAVAILABLE, "was closed", sent=True) from None
         finally:
-            if call is not None and not call.done():
-                call.cancel()
+            if call is not None:
+                leave(call)
 
     def _lost(self, error: Any) -> AttemptError:
         """The call to the hub itself failed."""

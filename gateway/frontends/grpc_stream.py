@@ -157,10 +157,14 @@ class ClientStream:
 
     async def _write(self, metadata: Sequence[tuple[str, str]], message: bytes) -> None:
         async with self._writing:
-            if not self._begun:
-                self._begun = True
-                await self._context.send_initial_metadata(wire_metadata(metadata))
-            await self._context.write(message)
+            try:
+                if not self._begun:
+                    self._begun = True
+                    await self._context.send_initial_metadata(wire_metadata(metadata))
+                await self._context.write(message)
+            except grpc.aio.InternalError:
+                # The call is over, a moment before its task is told that the caller has left.
+                raise asyncio.CancelledError from None
 
     async def _abort(self, reply: Reply, error: TidegateError) -> None:
         code = grpc.StatusCode[error.status.grpc]

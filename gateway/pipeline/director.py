@@ -240,6 +240,9 @@ class Director:
         key, left_open, permit = self._chosen(flow)
         signature = await self._signatures.of(key, left_open, permit)
         if signature is None:
+            if left_open:
+                # Raises where there is no such version, to which this question gets no answer either.
+                await self._questions.versions(model, left_open, flow.options)
             raise Refusal(
                 Reason.MODEL_UNAVAILABLE,
                 f"nobody says now what model {shown(model)} takes, which generate has to know",

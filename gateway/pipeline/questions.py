@@ -45,7 +45,7 @@ class Questions:
         return any(self.serving(model, "", Options()) for model in self._tables.models.values())
 
     async def model_ready(self, name: str, version: str, options: Options) -> bool:
-        """Raises Refusal for an unknown model or a version that no variant can have."""
+        """Raises Refusal for an unknown model, or a version that no variant can have or no endpoint has."""
         model = self._model(name, version, options)
         for target in self.serving(model, version, options):
             if not version or self._versions(target) or target.place is None:
@@ -58,6 +58,9 @@ class Questions:
             health = await endpoint.health([(target.key.model, version)], TIMEOUT_S)
             if health.up and all(asked.ready for asked in health.models):
                 return True
+        if version:
+            # Not ready and not there look the same to that question.
+            await self.versions(name, version, options)
         return False
 
     async def model_metadata(self, name: str, version: str, options: Options) -> bytes:

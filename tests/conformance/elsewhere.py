@@ -2,9 +2,11 @@
 
     python -m tests.conformance.elsewhere --models REPOSITORY --examples CHECKOUT/src/python/examples
     python -m tests.conformance.elsewhere --models REPOSITORY --checkers FOLDER
+    python -m tests.conformance.elsewhere --models REPOSITORY --dataplane CHECKOUT/openapi/dataplane.yaml
 
 `--models` is a Triton model repository that has what the suites ask for. Nothing of a suite is changed, and
-none of it is part of this project. Exits with 1 when something passes straight and not through the gateway.
+none of it is part of this project. `--dataplane` is MLServer's description of the protocol, which schemathesis
+puts to the gateway alone. Exits with 1 when something passes straight and not through the gateway.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from rich.progress import track
 from rich.table import Table
 
 from gateway.demo.triton import TritonServer
+from tests.support import schemathesis
 from tests.support.gateway import running_gateway
 
 CONFIG = """\
@@ -55,6 +58,9 @@ COMPRESSED = {
     "simple_http_infer_client": ("gzip", "deflate"),
     "simple_http_aio_infer_client": ("gzip", "deflate"),
 }
+NOT_ASKED = "not asked"
+EXAMPLES = 100
+"""Requests for each operation of a description."""
 FATAL = frozenset({"B10"})
 """Cases that end a Triton of this version, straight too."""
 
@@ -79,7 +85,7 @@ class Outcome:
 
     @property
     def worse(self) -> bool:
-        return self.straight == "PASS" and self.through != "PASS"
+        return self.straight in ("PASS", NOT_ASKED) and self.through != "PASS"
 
 
 def examples(folder: Path) -> Iterator[Run]:
@@ -127,19 +133,33 @@ def checks_of(folder: Path, binding: str, http: str, grpc: str, into: Path) -> d
     return {f"{one['case']} {one['check']}": one["result"] for one in outcomes}
 
 
+def described(description: Path, models: list[str], http: str) -> Outcome:
+    """Whether a gateway fails over nothing that a description of the protocol allows, or forbids."""
+    status, said = schemathesis.faults(
+        description.resolve(),
+        f"http://{http}",
+        names={"model_name": models, "model_version": ["1"]},
+        examples=EXAMPLES,
+    )
+    name = f"schemathesis {description.name}"
+    return Outcome(name, NOT_ASKED, "FAIL" if status else "PASS", said if status else "")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--examples", type=Path)
     parser.add_argument("--checkers", type=Path)
+    parser.add_argument("--dataplane", type=Path)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    if given.examples is None and given.checkers is None:
-        parser.error("give --examples, --checkers or both")
+    if given.examples is None and given.checkers is None and given.dataplane is None:
+        parser.error("give --examples, --checkers or --dataplane")
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
-        server = TritonServer(given.models, load=sorted(p.name for p in given.models.iterdir() if p.is_dir()))
+        models = sorted(p.name for p in given.models.iterdir() if p.is_dir())
+        server = TritonServer(given.models, load=models)
         server.start()
         try:
             with running_gateway(CONFIG.format(port=server.grpc_port), folder / "gw") as gateway:
@@ -159,6 +179,8 @@ def main() -> int:
                         for name, verdict in there.items()
                         if verdict != "PASS" or here.get(name) == "FAIL"
                     ]
+                if given.dataplane:
+                    outcomes.append(described(given.dataplane, models, gateway.http))
         finally:
             server.stop()
     if given.json:

@@ -1,4 +1,4 @@
-"""Real MLServer and KServe behind the gateway. Only with TIDEGATE_SERVERS=1: see tests/support/oip_servers.py.
+"""Real MLServer and KServe behind the gateway. Only with TIDEGATE_SERVERS=1: see tests/support/environments.py.
 
 `tests/integration/test_oip_gateway.py` asks the same of a server of ours that behaves like them.
 """
@@ -16,9 +16,10 @@ import psutil
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.support.environments import WANTED, EnvironmentMissing, wanted
 from tests.support.oip_gateway import Front, gateway_to, request
 from tests.support.oip_server import SERVICE
-from tests.support.oip_servers import WANTED, ServerMissing, running, wanted
+from tests.support.oip_servers import running
 
 pytestmark = pytest.mark.skipif(not wanted(), reason=f"makes large environments: set {WANTED}=1")
 pb: Any = service_pb2
@@ -36,7 +37,7 @@ def server(
     try:
         with running(request.param, tmp_path_factory.mktemp(request.param)) as port:
             yield request.param, port
-    except ServerMissing as missing:
+    except EnvironmentMissing as missing:
         pytest.skip(f"{request.param} cannot be had here: {missing}")
 
 

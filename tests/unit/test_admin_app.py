@@ -178,3 +178,13 @@ async def test_measurement_is_of_one_variant_by_its_endpoints_names():
     assert answer.json() == {"endpoint": "cameras", "model": "digits", "version": ""}
     assert (await call("POST", "/measurements", '{"model": "digits"}')).status_code == 400
     assert (await call("GET", "/measurements/x")).status_code == 404
+
+
+async def test_the_description_tells_how_errors_look():
+    described = (await call("GET", "/openapi.json")).json()
+    for path in described["paths"].values():
+        for operation in path.values():
+            assert set(operation["responses"]) == {"200", "default"}
+            schema = operation["responses"]["default"]["content"]["application/json"]["schema"]
+            assert schema == {"$ref": "#/components/schemas/Fault"}
+    assert described["components"]["schemas"]["Fault"]["required"] == ["error"]

@@ -8,7 +8,7 @@ from gateway.core.errors import Refusal
 from gateway.core.ports import Health, ModelHealth
 from gateway.core.request import Options
 from oip.reasons import Reason
-from tests.support.fakes import Bench, bench, config_of
+from tests.support.fakes import Bench, bench, config_of, failure
 
 NONE = Options()
 
@@ -76,6 +76,15 @@ async def test_version_that_the_endpoint_chooses_is_asked_of_the_endpoint():
     assert await b.director.model_ready("digits", "1", NONE)
     assert not await b.director.model_ready("digits", "99", NONE)
     assert await b.director.model_ready("digits", "3", NONE)
+
+    async def missing(model: str, version: str, timeout_s: float) -> bytes:
+        raise failure(Reason.UNKNOWN_MODEL)
+
+    for endpoint in b.endpoints.values():
+        endpoint.model_metadata = missing
+    with pytest.raises(Refusal) as refused:
+        await b.director.model_ready("digits", "99", NONE)
+    assert refused.value.message == "Request for unknown model: 'digits' version 99 is not found"
 
 
 async def test_callers_class_narrows_where_a_question_goes():

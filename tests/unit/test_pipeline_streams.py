@@ -224,3 +224,20 @@ async def test_generate_is_refused_by_privacy_before_anything_is_read():
     assert reply.error is not None
     assert reply.error.reason is Reason.PRIVACY
     assert call.body.was_read is False  # type: ignore[attr-defined]
+
+
+async def test_generate_of_a_version_that_nobody_has_is_an_unknown_model():
+    b = await bench()
+
+    async def missing(model: str, version: str, timeout_s: float) -> bytes:
+        raise failure(Reason.UNKNOWN_MODEL)
+
+    for endpoint in b.endpoints.values():
+        endpoint.model_metadata = missing
+    call = replace(generate_call(), version="9")
+    reply = await b.director.generate(call, Typed(), Taken())
+    assert reply.error is not None
+    assert reply.error.message == "Request for unknown model: 'digits' version 9 is not found"
+    reply = await b.director.generate(generate_call(), Typed(), Taken())
+    assert reply.error is not None
+    assert reply.error.reason is Reason.MODEL_UNAVAILABLE
