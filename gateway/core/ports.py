@@ -11,6 +11,7 @@ from edgewire.allowed import AllowedSet
 from gateway.core.call import Call, Metadata, Reply, Send
 from gateway.core.config import Config, EndpointConfig
 from gateway.core.fleet import Group
+from gateway.core.homes import Home
 from gateway.core.place import Place
 from gateway.core.release import Blob, Release
 from gateway.core.request import Options
@@ -170,6 +171,24 @@ class Indexed(Protocol):
         ...
 
 
+class Homes(Protocol):
+    """The homes of sequences, by the sequences' names (`gateway.pipeline.sequences`). Calls raise OipError
+    UNAVAILABLE where they cannot be told: then nothing is to be sent."""
+
+    async def begin(self, sequence: str, home: Home) -> None:
+        """Its first step goes to `home`, and every further one from now on, whichever replica takes it. May be
+        said again."""
+        ...
+
+    async def find(self, sequence: str) -> Home | None:
+        """Where its next step goes; None for one that was not begun, has ended or was forgotten."""
+        ...
+
+    def end(self, sequence: str, beginning: str) -> None:
+        """Nothing goes on from that beginning of it. Returns at once, and never fails."""
+        ...
+
+
 class Standing(Protocol):
     """The releases that stand, as control tells them, and what is in their files."""
 
@@ -295,12 +314,14 @@ class Service(Protocol):
         """Every model's versions; with `ready` those alone that can answer now."""
         ...
 
-    def trace_settings(self, changes: Mapping[str, Sequence[str] | None]) -> Mapping[str, Sequence[str]]:
+    async def trace_settings(
+        self, changes: Mapping[str, Sequence[str] | None]
+    ) -> Mapping[str, Sequence[str]]:
         """The gateway's trace settings after `changes`, all of them. Raises OipError, and nothing changes
         then."""
         ...
 
-    def log_settings(self, changes: Mapping[str, object]) -> Mapping[str, bool | int | str]:
+    async def log_settings(self, changes: Mapping[str, object]) -> Mapping[str, bool | int | str]:
         """The like for its log."""
         ...
 

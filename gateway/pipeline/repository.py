@@ -7,6 +7,7 @@ What other endpoints serve follows the configuration and its releases; there is 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from gateway.core.errors import AttemptError, Refusal, TidegateError
@@ -15,7 +16,9 @@ from gateway.core.request import Options
 from gateway.decide import compiled, unknown_model
 from gateway.decide.tables import Model, Target
 from gateway.pipeline.questions import Questions
+from gateway.pipeline.siblings import Siblings
 from gateway.pipeline.state import ReplicaState
+from oip.errors import OipError
 from oip.names import shown
 from oip.reasons import Reason
 from oip.repository import READY, UNAVAILABLE, IndexEntry
@@ -27,7 +30,8 @@ FORBIDDEN = "the classes that apply do not allow its place"
 
 
 class Repository:
-    """`look` asks for a look at an endpoint, so that what changed there is soon known."""
+    """`look` asks for a look at an endpoint, so that what changed there is soon known; `siblings` have looked
+    before a change is reported, None where there are none."""
 
     def __init__(
         self,
@@ -35,11 +39,13 @@ class Repository:
         endpoints: Mapping[str, Endpoint],
         questions: Questions,
         look: Callable[[str], None],
+        siblings: Siblings | None = None,
     ) -> None:
         self._state = state
         self._endpoints = endpoints
         self._questions = questions
         self._look = look
+        self._siblings = siblings
 
     @property
     def _models(self) -> Mapping[str, Model]:
@@ -115,6 +121,10 @@ class Repository:
             return None
 
         outcomes = dict(zip(servers, await asyncio.gather(*(one(*s) for s in servers.values())), strict=True))
+        if self._siblings is not None:
+            # What was done is done: those that cannot be told find out by themselves.
+            with contextlib.suppress(OipError):
+                await self._siblings.look({at for at, _ in servers})
         failed = [(at, error) for (at, _), error in outcomes.items() if error is not None]
         if not failed:
             return
