@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from gateway.core.homes import Home
-from gateway.serve.homes_desk import MOST_LINE
 from oip.errors import OipError
 from oip.reasons import Reason
 
@@ -51,7 +50,10 @@ class AskedHomes:
         return None if found is None else Home(*found)
 
     def end(self, sequence: str, beginning: str) -> None:
-        task = asyncio.create_task(self._end(sequence, beginning), name="end a sequence")
+        # Said at once where that can be, so that whoever asks next finds it ended.
+        question = ("end", sequence, beginning)
+        told = None if self._writer is None else self._send(self._writer, question)
+        task = asyncio.create_task(self._end(question, told), name="end a sequence")
         self._ends.add(task)
         task.add_done_callback(self._ends.discard)
 
@@ -64,9 +66,15 @@ class AskedHomes:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
 
-    async def _end(self, sequence: str, beginning: str) -> None:
+    async def _end(self, question: tuple[str, ...], told: asyncio.Future[list[Any]] | None) -> None:
         try:
-            await self._ask("end", sequence, beginning)
+            if told is None:
+                await self._ask(*question)
+                return
+            try:
+                await told
+            except _Lost:
+                await self._ask(*question)
         except OipError as error:
             # A home that is left over: where the sequence has ended, its server says so.
             logger.debug("the end of a sequence was not told: %s", error.message)
@@ -89,19 +97,19 @@ class AskedHomes:
 
     async def _told(self, question: tuple[str, ...]) -> list[Any]:
         """Raises OSError where control is not there, and _Lost where it goes."""
-        writer = self._writer or await self._connect()
+        return await self._send(self._writer or await self._connect(), question)
+
+    def _send(self, writer: asyncio.StreamWriter, question: tuple[str, ...]) -> asyncio.Future[list[Any]]:
         number = next(self._numbers)
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
-        try:
-            writer.write(json.dumps([number, *question]).encode() + b"\n")
-            return await answer
-        finally:
-            del self._waiting[number]
+        answer.add_done_callback(lambda _: self._waiting.pop(number, None))
+        writer.write(json.dumps([number, *question]).encode() + b"\n")
+        return answer
 
     async def _connect(self) -> asyncio.StreamWriter:
         async with self._connecting:
             if self._writer is None:
-                reader, self._writer = await asyncio.open_unix_connection(self._path, limit=MOST_LINE)
+                reader, self._writer = await asyncio.open_unix_connection(self._path)
                 self._reading = asyncio.create_task(
                     self._read(reader, self._writer), name="homes of sequences"
                 )
@@ -118,6 +126,6 @@ class AskedHomes:
         finally:
             self._writer = None
             writer.close()
-            for told in self._waiting.values():
+            for told in [*self._waiting.values()]:
                 if not told.done():
                     told.set_exception(_Lost())

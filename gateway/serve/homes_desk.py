@@ -18,7 +18,6 @@ from gateway.control.homes import KeptHomes
 from gateway.core.homes import Home
 
 JOURNAL = "homes.log"
-MOST_LINE = 2**14
 TAKE_OVER_S = 0.1
 """How often it is tried to take the journal over from a process that has not ended yet."""
 logger = logging.getLogger(__name__)
@@ -33,7 +32,7 @@ class HomesDesk:
         self._clock = clock
         self._server: asyncio.Server | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._asking: set[asyncio.StreamWriter] = set()
+        self._askers: set[asyncio.Transport] = set()
 
     async def start(self) -> None:
         """Begin to take the journal over; it is listened once that is done."""
@@ -45,31 +44,23 @@ class HomesDesk:
             await asyncio.gather(self._opening, return_exceptions=True)
         if self._server is not None:
             self._server.close()
-        for writer in self._asking:
-            writer.close()
+        for transport in self._askers:
+            transport.abort()
         self._homes.close()
 
     async def _open(self) -> None:
         while True:
             try:
                 if self._homes.open(self._clock()):
-                    self._server = await asyncio.start_unix_server(self._serve, self._path, limit=MOST_LINE)
+                    loop = asyncio.get_running_loop()
+                    self._server = await loop.create_unix_server(self._asker, str(self._path))
                     return
             except OSError as error:
                 logger.error("the homes of sequences cannot be kept: %s", error.strerror)
             await asyncio.sleep(TAKE_OVER_S)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._asking.add(writer)
-        try:
-            while line := await reader.readline():
-                writer.write(self._answered(line))
-                await writer.drain()
-        except (OSError, ValueError, TypeError) as error:
-            logger.debug("a replica was left: %s", type(error).__name__)
-        finally:
-            self._asking.discard(writer)
-            writer.close()
+    def _asker(self) -> asyncio.Protocol:
+        return _Asker(self._askers, self._answered)
 
     def _answered(self, line: bytes) -> bytes:
         number, question, *given = json.loads(line)
@@ -86,3 +77,28 @@ class HomesDesk:
         if question == "find":
             return self._homes.find(sequence, now)
         return self._homes.end(sequence, *given)
+
+
+class _Asker(asyncio.Protocol):
+    """One replica's connection."""
+
+    def __init__(self, askers: set[asyncio.Transport], answered: Callable[[bytes], bytes]) -> None:
+        self._askers = askers
+        self._answered = answered
+        self._transport: Any = None
+        self._begun = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._askers.add(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._begun = (self._begun + data).split(b"\n")
+        try:
+            self._transport.write(b"".join(map(self._answered, lines)))
+        except (ValueError, TypeError) as error:
+            logger.error("who asks for sequences talks nonsense (%s) and is left", type(error).__name__)
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._askers.discard(self._transport)

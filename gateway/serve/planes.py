@@ -17,7 +17,7 @@ from gateway.pipeline.siblings import Kind
 from gateway.serve import merged_views
 from gateway.serve.crossing import ask, ask_all, value_of
 from gateway.serve.measuring import ANOTHER
-from gateway.telemetry.merged import Families, Scrapes, text
+from gateway.telemetry.merged import Families, Scrapes, as_text
 from gateway.telemetry.metrics import ToldGauge
 from gateway.telemetry.settings import State
 from oip.errors import OipError
@@ -104,7 +104,7 @@ class Planes:
         told: Mapping[str, Families] = {}
         with contextlib.suppress(OipError):
             told = dict(await self._values("metrics"))
-        return await asyncio.to_thread(text, self._scrapes.take(told), accept)
+        return await asyncio.to_thread(as_text, self._scrapes.take(told), accept)
 
     async def _one(self, method: str, *args: Any) -> Any:
         return await ask(DATA_PLANE, WHAT, method, *args)

@@ -65,7 +65,7 @@ def merged(parts: Iterable[Families]) -> Families:
     return list(found.values())
 
 
-def text(families: Families, accept: str = "") -> tuple[bytes, str]:
+def as_text(families: Families, accept: str = "") -> tuple[bytes, str]:
     """The scrape's body and its content type: OpenMetrics (with exemplars) where the Accept header names it,
     else Prometheus text."""
     encode: Callable[[_Told], bytes]

@@ -108,10 +108,10 @@ def test_what_a_killed_gateway_left_is_removed_and_nothing_else(
         for name in ("tidegate-left", "tidegate-new", "other"):
             (root / name).mkdir()
         with socket.socket(socket.AF_UNIX) as left, socket.socket(socket.AF_UNIX) as other:
-            left.bind(str(root / "tidegate-left" / "hub.sock"))
-            other.bind(str(root / "other" / "hub.sock"))
+            left.bind(str(root / "tidegate-left" / "homes.sock"))
+            other.bind(str(root / "other" / "homes.sock"))
         with app._private_folder() as living, socket.socket(socket.AF_UNIX) as hub:
-            hub.bind(str(living / "hub.sock"))
+            hub.bind(str(living / "homes.sock"))
             with app._private_folder() as second:
                 names = {folder.name for folder in root.iterdir()}
                 assert names == {living.name, second.name, "tidegate-new", "other"}
