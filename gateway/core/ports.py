@@ -89,13 +89,15 @@ class Surroundings:
 
     `hub` is the gRPC target of the edge hub's inner listener, "" where there is none. `fleet` takes the
     devices of the named group whenever something about them changed; it is called on the loop of
-    `start`. `state_dir` is the gateway's own folder.
+    `start`. `state_dir` is the gateway's own folder, `shared` one that its data plane replicas have for
+    themselves; None: there is one replica.
     """
 
     config: Config
     state_dir: Path
     fleet: Callable[[str, Group], None]
     hub: str = ""
+    shared: Path | None = None
 
 
 class Endpoint(Protocol):

@@ -40,9 +40,12 @@ class Planes:
         """Held by what must not be done twice at a time."""
 
     async def follow(self, release: Release) -> Mapping[str, str]:
-        """By endpoint "" where every replica has it serve the release, else why not."""
+        """By endpoint "" where every replica has it serve the release, else why not. One of them moves it; they
+        are told once more so that the others know of that."""
         found: dict[str, str] = {}
-        for told in await self._values("follow", release):
+        told_first = await self._values("follow", release)
+        again = await self._values("follow", release) if len(told_first) > 1 else told_first
+        for told in again:
             for endpoint, why in told.items():
                 found[endpoint] = found.get(endpoint) or why
         return found

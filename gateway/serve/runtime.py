@@ -112,7 +112,9 @@ class Runtime:
             lambda name: self._state.snapshot.groups[name],
             self._profiles,
         )
-        self._following = None if standing is None else Following(settings.config, self._endpoints, standing)
+        self._following = None
+        if standing is not None:
+            self._following = Following(settings.config, self._endpoints, standing, settings.folder)
         self._opened = contextlib.AsyncExitStack()
         """What must be closed, the last opened first."""
         self._grace_until = 0.0
@@ -144,6 +146,7 @@ class Runtime:
             self._settings.state_dir,
             self._heard_group,
             hub=f"unix:{inside}" if inside is not None else "",
+            shared=self._settings.folder,
         )
         for declared in self._settings.config.endpoints:
             name = declared.name

@@ -71,6 +71,11 @@ class ReplicaSettings:
         """Whether other replicas listen at the same addresses."""
         return self.config.gateway.replicas.max > 1
 
+    @property
+    def folder(self) -> Path | None:
+        """Where replicas of this gateway take turns; None for one that is alone."""
+        return self.homes.parent if self.shared and self.homes is not None else None
+
 
 @dataclass(frozen=True, slots=True)
 class HubSettings:

@@ -1,10 +1,12 @@
 """Suites that other people wrote, straight at a Triton and through the gateway; what differs is shown.
 
     python -m tests.conformance.elsewhere --models REPOSITORY --examples CHECKOUT/src/python/examples
+    python -m tests.conformance.elsewhere --models REPOSITORY --examples ... --at-once 20 --tritons 3 --replicas 2
     python -m tests.conformance.elsewhere --models REPOSITORY --checkers FOLDER
 
 `--models` is a Triton model repository that has what the suites ask for. Nothing of a suite is changed, and
-none of it is part of this project. Exits with 1 when something passes straight and not through the gateway.
+none of it is part of this project. With `--at-once` the examples of sequences alone are run, so many of each at a
+time with ids of their own. Exits with 1 when something passes straight and not through the gateway.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -27,16 +30,19 @@ from tests.support.gateway import running_gateway
 
 CONFIG = """\
 version: 1
-gateway: {{name: gw, location: {{tier: cloud, region: eu}}}}
+gateway: {{name: gw, location: {{tier: cloud, region: eu}}, replicas: {{min: {replicas}, max: {replicas}}}}}
 endpoints:
-  - name: t
+{endpoints}
+models: []
+privacy: {{default: any, classes: {{any: {{allow: [{{tier: [device, site, regional, cloud]}}]}}}}}}
+policies: [{{name: default, match: {{}}, weights: {{latency: 1}}}}]
+"""
+ENDPOINT = """\
+  - name: t{number}
     kind: triton
     url: grpc://127.0.0.1:{port}
     location: {{tier: cloud, region: eu}}
     discover: {{privacy: any}}
-models: []
-privacy: {{default: any, classes: {{any: {{allow: [{{tier: [device, site, regional, cloud]}}]}}}}}}
-policies: [{{name: default, match: {{}}, weights: {{latency: 1}}}}]
 """
 TIMEOUT_S = 120
 SERVERS = {
@@ -95,6 +101,27 @@ def examples(folder: Path) -> Iterator[Run]:
                 yield Run(f"{name} ({coding})", (*command, *both), binding)
 
 
+def sequences(folder: Path) -> Iterator[Run]:
+    for binding, names in SERVERS.items():
+        for name in names.split():
+            if "_sequence_" in name:
+                yield Run(name, (sys.executable, str(folder / f"{name}.py")), binding)
+
+
+def outcome_of_all(run: Run, address: str, at_once: int) -> tuple[str, str]:
+    """PASS where all of so many at a time pass; else how many do, and what the first other one said last."""
+    if at_once == 1:
+        return outcome_of(run, address)
+    # As if they ran elsewhere: so many clients that start at once would starve the servers of a small machine.
+    runs = [replace(run, command=("nice", *run.command, "-o", str(number))) for number in range(at_once)]
+    with ThreadPoolExecutor(at_once) as pool:
+        outcomes = list(pool.map(lambda one: outcome_of(one, address), runs))
+    failed = [outcome for outcome in outcomes if outcome[0] != "PASS"]
+    if not failed:
+        return "PASS", outcomes[0][1]
+    return f"{at_once - len(failed)} of {at_once} PASS", f"{failed[0][0]}: {failed[0][1]}"
+
+
 def outcome_of(run: Run, address: str) -> tuple[str, str]:
     """PASS, or how it failed, and what it said last."""
     try:
@@ -132,6 +159,9 @@ def main() -> int:
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--examples", type=Path)
     parser.add_argument("--checkers", type=Path)
+    parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--tritons", type=int, default=1)
+    parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     if given.examples is None and given.checkers is None:
@@ -139,17 +169,27 @@ def main() -> int:
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
-        server = TritonServer(given.models, load=sorted(p.name for p in given.models.iterdir() if p.is_dir()))
-        server.start()
+        load = sorted(p.name for p in given.models.iterdir() if p.is_dir())
+        if given.at_once > 1:
+            load = ["simple_sequence"]
+        servers = [TritonServer(given.models, load=load) for _ in range(given.tritons)]
         try:
-            with running_gateway(CONFIG.format(port=server.grpc_port), folder / "gw") as gateway:
-                gateway.wait_up("t")
+            for server in servers:
+                server.start()
+            endpoints = "".join(
+                ENDPOINT.format(number=number, port=server.grpc_port) for number, server in enumerate(servers)
+            )
+            config = CONFIG.format(replicas=given.replicas, endpoints=endpoints)
+            with running_gateway(config, folder / "gw") as gateway:
+                gateway.wait_up(*(f"t{number}" for number in range(given.tritons)))
+                server = servers[0]
                 straight = {"http": f"127.0.0.1:{server.http_port}", "grpc": f"127.0.0.1:{server.grpc_port}"}
                 through = {"http": gateway.http, "grpc": gateway.grpc}
-                runs = list(examples(given.examples)) if given.examples else []
+                suite = sequences if given.at_once > 1 else examples
+                runs = list(suite(given.examples)) if given.examples else []
                 for run in track(runs, disable=given.json or not sys.stdout.isatty()):
-                    here, _ = outcome_of(run, straight[run.binding])
-                    there, said = outcome_of(run, through[run.binding])
+                    here, _ = outcome_of_all(run, straight[run.binding], given.at_once)
+                    there, said = outcome_of_all(run, through[run.binding], given.at_once)
                     outcomes.append(Outcome(run.name, here, there, "" if there == "PASS" else said))
                 for binding in ("http", "grpc") if given.checkers else ():
                     here = checks_of(given.checkers, binding, **straight, into=folder / "straight.json")
@@ -160,7 +200,8 @@ def main() -> int:
                         if verdict != "PASS" or here.get(name) == "FAIL"
                     ]
         finally:
-            server.stop()
+            for server in servers:
+                server.stop()
     if given.json:
         print(json.dumps([asdict(outcome) for outcome in outcomes], indent=2))
     else:
