@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 import httpx
 import numpy as np
+import psutil
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -263,6 +264,8 @@ def test_counts_are_the_gateways_and_not_a_replicas(gateway: Gateway):
         )
         return stats["model_stats"][0]["inference_count"], counted
 
+    # What answers requests does not give way to what else runs on the machine.
+    assert {psutil.Process(pid).nice() for pid in gateway.pids["data_plane"]} == {psutil.Process().nice()}
     before = figures()
     for number in range(30):
         assert over_http(gateway, step_of("simple_sequence", number + 1, 1, start=True, end=True)).ok

@@ -113,7 +113,10 @@ def outcome_of_all(run: Run, address: str, at_once: int) -> tuple[str, str]:
     if at_once == 1:
         return outcome_of(run, address)
     # As if they ran elsewhere: so many clients that start at once would starve the servers of a small machine.
-    runs = [replace(run, command=("nice", *run.command, "-o", str(number))) for number in range(at_once)]
+    runs = [
+        replace(run, command=("nice", "-n", "19", *run.command, "-o", str(number)))
+        for number in range(at_once)
+    ]
     with ThreadPoolExecutor(at_once) as pool:
         outcomes = list(pool.map(lambda one: outcome_of(one, address), runs))
     failed = [outcome for outcome in outcomes if outcome[0] != "PASS"]

@@ -9,8 +9,8 @@ import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -524,6 +524,38 @@ async def test_a_pool_follows_releases_under_load_and_through_a_restart(pools: S
         )
         assert await endpoint.follow("scaled", _release("1"), scaling(1), None) == ""
         assert await load.ask() == "1"
+
+
+async def test_of_two_data_planes_one_moves_the_pool_and_the_other_goes_along(
+    pools: Surroundings, tmp_path: Path
+):
+    """And when the one that leads has ended the other one leads, from where it was."""
+    both = replace(pools, shared=tmp_path)
+    async with AsyncExitStack() as second:
+        async with _started(both, "moving", "scaled") as one:
+            other = await second.enter_async_context(_started(both, "moving", "scaled"))
+            before = {process.pid for process in _replicas("moving")}
+            loads = [Asking(one), Asking(other)]
+            callers = [asyncio.create_task(load.keep_asking()) for load in loads for _ in range(2)]
+            for _ in range(2):
+                told = [place.follow("scaled", _release("6"), scaling(6), None) for place in (one, other)]
+                assert await asyncio.gather(*told) == ["", ""]
+            assert [await load.ask() for load in loads] == ["6", "6"]
+            await _is("moving", lambda s: s.settled)
+            after = {process.pid for process in _replicas("moving")}
+            assert len(after - before) == 1, "replaced once"
+            for caller in callers:
+                caller.cancel()
+            for ended in await asyncio.gather(*callers, return_exceptions=True):
+                assert isinstance(ended, asyncio.CancelledError), ended
+        load = Asking(other)
+        assert await load.ask() == "6"
+        # It leads from its next look on.
+        until = time.monotonic() + 20
+        while await load.ask() != "7":
+            assert time.monotonic() < until
+            assert await other.follow("scaled", _release("7"), scaling(7), None) == ""
+        assert await load.versions() == ("7",)
 
 
 async def test_a_pool_at_zero_follows(pools: Surroundings):

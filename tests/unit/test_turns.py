@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from gateway.store.turns import Lead, turn
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 
 def test_one_leads_until_it_ends(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_who_is_alone_leads() -> None:
     assert Lead(None, "pool").held()
 
 
-async def test_a_process_that_is_killed_leaves_its_lead(tmp_path: Path) -> None:
+def test_a_process_that_is_killed_leaves_its_lead(tmp_path: Path) -> None:
     program = (
         "import pathlib, sys, time; from gateway.store.turns import Lead\n"
         "lead = Lead(pathlib.Path(sys.argv[1]), 'pool'); assert lead.held(); print('led', flush=True); time.sleep(60)"
@@ -38,7 +38,7 @@ async def test_a_process_that_is_killed_leaves_its_lead(tmp_path: Path) -> None:
         mine = Lead(tmp_path, "pool")
         assert not mine.held()
         process.kill()
-    await until(mine.held)
+    until_true(mine.held)
 
 
 async def test_turns_come_one_after_the_other(tmp_path: Path) -> None:
