@@ -221,7 +221,7 @@ class PoolKeeper:
             except Exception as error:
                 logger.debug("pool %s: %s", self._config.name, type(error).__name__)
                 await asyncio.sleep(LOOK_S)
-        await asyncio.gather(self._again(self._look), self._again(self._inspect))
+        await asyncio.gather(*map(self._again, (self._look, self._inspect, self._go_along)))
 
     async def _again(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do it every LOOK_S. Serve may be gone or not there yet: `looked_at` is old then."""
@@ -248,10 +248,6 @@ class PoolKeeper:
 
     async def _tend(self, status: PoolStatus) -> None:
         if not self._leads:
-            await self._catch_up()
-            self._leads = self._lead.held()
-            self._attempt = self._kept.attempt(self._models.settings.fingerprint)
-        if not self._leads:
             if status.settled and time.monotonic() > self._both_until:
                 self._models.moved()
             return
@@ -261,6 +257,16 @@ class PoolKeeper:
         elif status.settled:
             self._models.moved()
         await self._start_again(status)
+
+    async def _go_along(self) -> None:
+        """By one that does not lead: with the one that does, and in its place once that has ended. Not part of a
+        look, because to open a file takes longer than a look may."""
+        if self._leads or self._turn.locked():
+            return
+        async with self._turn:
+            await self._catch_up()
+            self._leads = self._lead.held()
+            self._attempt = self._kept.attempt(self._models.settings.fingerprint)
 
     async def _catch_up(self) -> None:
         """Serve what the one that leads has the pool serve. Tried again with the next look where its file
