@@ -5,6 +5,10 @@ after the other, and each finishes what it has. Where there is room for it, one 
 request waits for a replica. Before that the new file is opened elsewhere; one that cannot be opened, takes or
 gives something else, or fails on its golden vectors changes nothing. Where its replicas do not start, the pool is deployed as
 it was.
+
+Of several data plane replicas one leads: it alone deploys and moves the pool. The others read from disk what it
+serves, and accept that beside what they accepted before, for longer than a move takes to begin. When the one that
+leads has ended, another one goes on.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from gateway.pool.config import PoolConfig
 from gateway.pool.kept import Kept
 from gateway.pool.settings import DEPLOYMENT, Key, app_name
 from gateway.pool.status import PoolStatus, read_status
+from gateway.store.turns import Lead
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -38,17 +43,27 @@ CLOSE_S = 2.0
 ROOM_S = 30.0
 """How long one replica more may take to start before a move does without."""
 ASK_S = 5.0
+BOTH_S = 30.0
+"""How long a replica that does not lead accepts what was served before, at least."""
 MOVE_S = 300.0
 """How long the replicas of a move may take to be replaced."""
 
 
 class PoolKeeper:
-    """Keeps one pool. Everything runs on the loop of `start`."""
+    """Keeps one pool, with those in other replicas that have the folder `shared` too. Everything runs on the
+    loop of `start`."""
 
-    def __init__(self, config: PoolConfig, state_dir: Path, models: PoolModels) -> None:
+    def __init__(
+        self, config: PoolConfig, state_dir: Path, models: PoolModels, shared: Path | None = None
+    ) -> None:
         self._config = config
         self._models = models
         self._kept = Kept(state_dir, config.name)
+        self._lead = Lead(shared, f"pool-{config.name}")
+        self._leads = False
+        self._seen: object = None
+        """What was served when it was read last, by a replica that does not lead."""
+        self._both_until = 0.0
         self._restart = Pause()
         self._attempt = 0
         self._turn = asyncio.Lock()
@@ -71,8 +86,8 @@ class PoolKeeper:
 
     @property
     def settling(self) -> bool:
-        """Whether replicas of two kinds may run."""
-        return self.moving or not self.status.settled
+        """Whether replicas of two kinds may run; of another one's moves one hears late."""
+        return self.moving or not self.status.settled or not self._leads
 
     def start(self) -> None:
         """Begin to deploy the pool and to look at it and its files."""
@@ -89,6 +104,7 @@ class PoolKeeper:
                 async with asyncio.timeout(CLOSE_S):
                     await handle.shutdown_async()
         self._thread.shutdown(wait=False, cancel_futures=True)
+        self._lead.leave()
 
     async def follow(self, model: str, release: Release, content: bytes, golden: bytes | None) -> str:
         """See `Follower`."""
@@ -98,6 +114,9 @@ class PoolKeeper:
         async with self._turn:
             self.moving = True
             try:
+                if not self._leads:
+                    await self._catch_up()
+                    return ""
                 return await self._follow((model, ""), release.version, content, golden)
             except OSError as error:
                 return f"its file cannot be kept ({error.strerror or type(error).__name__})"
@@ -193,13 +212,16 @@ class PoolKeeper:
             try:
                 served = await asyncio.to_thread(self._kept.served, self._models.settings)
                 self._models.settings = served
+                self._seen = self._kept.change_token
                 self._attempt = self._kept.attempt(served.fingerprint)
-                await self._deploy(self._config)
+                self._leads = self._lead.held()
+                if self._leads:
+                    await self._deploy(self._config)
                 self._begun.set()
             except Exception as error:
                 logger.debug("pool %s: %s", self._config.name, type(error).__name__)
                 await asyncio.sleep(LOOK_S)
-        await asyncio.gather(self._again(self._look), self._again(self._inspect))
+        await asyncio.gather(*map(self._again, (self._look, self._inspect, self._go_along)))
 
     async def _again(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do it every LOOK_S. Serve may be gone or not there yet: `looked_at` is old then."""
@@ -222,12 +244,52 @@ class PoolKeeper:
         if self._turn.locked():
             return
         async with self._turn:
-            if not self._is_deployed:
-                # A move was given up before it ended.
-                await self._deploy(self._config)
-            elif status.settled:
+            await self._tend(status)
+
+    async def _tend(self, status: PoolStatus) -> None:
+        if not self._leads:
+            if status.settled and time.monotonic() > self._both_until:
                 self._models.moved()
-            await self._start_again(status)
+            return
+        if not self._is_deployed:
+            # A move was given up before it ended, or the one that led has ended.
+            await self._deploy(self._config)
+        elif status.settled:
+            self._models.moved()
+        await self._start_again(status)
+
+    async def _go_along(self) -> None:
+        """By one that does not lead: with the one that does, and in its place once that has ended. Not part of a
+        look, because to open a file takes longer than a look may."""
+        if self._leads or self._turn.locked():
+            return
+        async with self._turn:
+            await self._catch_up()
+            self._leads = self._lead.held()
+            self._attempt = self._kept.attempt(self._models.settings.fingerprint)
+
+    async def _catch_up(self) -> None:
+        """Serve what the one that leads has the pool serve. Tried again with the next look where its file
+        cannot be opened."""
+        from gateway.pool.inspection import inspect
+
+        token = self._kept.change_token
+        if token == self._seen:
+            return
+        served = await asyncio.to_thread(self._kept.served, self._models.settings)
+        for new in served.variants:
+            now = self._models.variant(new.key)
+            if (now.version, now.digest) == (new.version, new.digest):
+                continue
+            found = await inspect(self._models.settings, new)
+            if found.failure:
+                logger.warning(
+                    "pool %s: %s cannot be served: %s", self._config.name, new.model, found.failure
+                )
+                return
+            self._models.move(new, found)
+            self._both_until = time.monotonic() + BOTH_S
+        self._seen = token
 
     async def _read(self) -> PoolStatus:
         self.status = status = await self._blocking(read_status, self._config.name)
@@ -255,8 +317,9 @@ class PoolKeeper:
             found = await inspect(self._models.settings, variant)
             if self._models.variant(variant.key) == variant:
                 self._models.seen(variant, found, time.monotonic())
-                # A file that was mended is opened by the replicas that run.
-                self._deployed = self._config, self._models.settings.fingerprint
+                if self._deployed is not None:
+                    # A file that was mended is opened by the replicas that run.
+                    self._deployed = self._config, self._models.settings.fingerprint
 
     async def _deploy(self, pool: PoolConfig) -> None:
         """Deploy the models' settings, with the replicas of `pool`."""

@@ -53,7 +53,7 @@ class PoolEndpoint:
         assert isinstance(config, PoolConfig)
         self._config = config
         self._models = PoolModels(settings_of(surroundings.config, config))
-        self._keeper = PoolKeeper(config, surroundings.state_dir, self._models)
+        self._keeper = PoolKeeper(config, surroundings.state_dir, self._models, surroundings.shared)
         self._responses: set[Any] = set()
         self._closed = False
 

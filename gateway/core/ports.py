@@ -11,6 +11,7 @@ from edgewire.allowed import AllowedSet
 from gateway.core.call import Call, Metadata, Reply, Send
 from gateway.core.config import Config, EndpointConfig
 from gateway.core.fleet import Group
+from gateway.core.homes import Home
 from gateway.core.place import Place
 from gateway.core.release import Blob, Release
 from gateway.core.request import Options
@@ -88,13 +89,15 @@ class Surroundings:
 
     `hub` is the gRPC target of the edge hub's inner listener, "" where there is none. `fleet` takes the
     devices of the named group whenever something about them changed; it is called on the loop of
-    `start`. `state_dir` is the gateway's own folder.
+    `start`. `state_dir` is the gateway's own folder, `shared` one that its data plane replicas have for
+    themselves; None: there is one replica.
     """
 
     config: Config
     state_dir: Path
     fleet: Callable[[str, Group], None]
     hub: str = ""
+    shared: Path | None = None
 
 
 class Endpoint(Protocol):
@@ -167,6 +170,24 @@ class Indexed(Protocol):
     async def ready_models(self, timeout_s: float) -> frozenset[str]:
         """Names of the models that it answers now, as its server gives them. Raises AttemptError;
         NOT_SERVED for a server that keeps no index."""
+        ...
+
+
+class Homes(Protocol):
+    """The homes of sequences, by the sequences' names (`gateway.pipeline.sequences`). Calls raise OipError
+    UNAVAILABLE where they cannot be told: then nothing is to be sent."""
+
+    async def begin(self, sequence: str, home: Home) -> None:
+        """Its first step goes to `home`, and every further one from now on, whichever replica takes it. May be
+        said again."""
+        ...
+
+    async def find(self, sequence: str) -> Home | None:
+        """Where its next step goes; None for one that was not begun, has ended or was forgotten."""
+        ...
+
+    def end(self, sequence: str, beginning: str) -> None:
+        """Nothing goes on from that beginning of it. Returns at once, and never fails."""
         ...
 
 
@@ -300,12 +321,14 @@ class Service(Protocol):
         """Every model's versions; with `ready` those alone that can answer now."""
         ...
 
-    def trace_settings(self, changes: Mapping[str, Sequence[str] | None]) -> Mapping[str, Sequence[str]]:
+    async def trace_settings(
+        self, changes: Mapping[str, Sequence[str] | None]
+    ) -> Mapping[str, Sequence[str]]:
         """The gateway's trace settings after `changes`, all of them. Raises OipError, and nothing changes
         then."""
         ...
 
-    def log_settings(self, changes: Mapping[str, object]) -> Mapping[str, bool | int | str]:
+    async def log_settings(self, changes: Mapping[str, object]) -> Mapping[str, bool | int | str]:
         """The like for its log."""
         ...
 

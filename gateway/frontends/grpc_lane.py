@@ -38,8 +38,8 @@ class GrpcLane:
     """Listens on exactly `host:port` (port 0: a free one) and answers through `handlers`.
 
     A request message over `max_message_bytes` is refused with RESOURCE_EXHAUSTED; one that is wanted
-    must be there, as a whole, `message_timeout_s` later. A port in use is an error. Everything must
-    be called on the one loop that runs the lane.
+    must be there, as a whole, `message_timeout_s` later. A port in use is an error, unless it is `shared`
+    with lanes that share it too. Everything must be called on the one loop that runs the lane.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class GrpcLane:
         *,
         max_message_bytes: int,
         message_timeout_s: float = MESSAGE_TIMEOUT_S,
+        shared: bool = False,
     ) -> None:
         self._handlers = handlers
         self._methods = _Methods(handlers, message_timeout_s, max_message_bytes)
@@ -59,7 +60,7 @@ class GrpcLane:
             ("grpc.max_receive_message_length", max_message_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_metadata_size", MAX_METADATA_BYTES),
-            ("grpc.so_reuseport", 0),
+            ("grpc.so_reuseport", int(shared)),
             # Bandwidth probing opens a stream's window to megabytes before anyone reads it. Without
             # it an unread body stays behind 64 KiB, and a read one still gets a window of its size.
             ("grpc.http2.bdp_probe", 0),

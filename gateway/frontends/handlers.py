@@ -213,13 +213,13 @@ class Handlers:
             )
         if changes:
             refuse_stranger(call.client, call.metadata)
-        return codec.trace_settings(self.service.trace_settings(changes))
+        return codec.trace_settings(await self.service.trace_settings(changes))
 
     async def _log_settings(self, call: Call, codec: BindingCodec, options: Options) -> Reply:
         changes = await codec.log_changes(call)
         if changes:
             refuse_stranger(call.client, call.metadata)
-        return codec.log_settings(self.service.log_settings(changes))
+        return codec.log_settings(await self.service.log_settings(changes))
 
     async def _question(self, call: Call, codec: BindingCodec, options: Options) -> tuple[str, str, Options]:
         """What a call asks about: model, version and under which options. These are heeded before the

@@ -26,8 +26,8 @@ class HttpLane:
     """Listens on exactly `host:port` (port 0: a free one) and answers through `handlers`;
     `operator_app` gets what is under /api/v1 and /console.
 
-    `body_timeout_s` bounds how long a body may pause and a request's head may take. Everything must
-    be called on one loop.
+    `body_timeout_s` bounds how long a body may pause and a request's head may take. A port in use is an
+    error, unless it is `shared` with lanes that share it too. Everything must be called on one loop.
     """
 
     def __init__(
@@ -39,9 +39,11 @@ class HttpLane:
         *,
         max_body_bytes: int,
         body_timeout_s: float = 30.0,
+        shared: bool = False,
     ) -> None:
         self._host = host
         self._port = port
+        self._shared = shared
         self._body_timeout_s = body_timeout_s
         self._app = HttpApp(
             handlers, operator_app, max_body_bytes=max_body_bytes, body_timeout_s=body_timeout_s
@@ -121,6 +123,8 @@ class HttpLane:
             listener = socket.socket(family, kind, protocol)
             try:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if self._shared:
+                    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
                 listener.bind(address)
             except OSError:
                 listener.close()

@@ -13,6 +13,8 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from gateway.pool.niceness import step_aside
+
 Item = TypeVar("Item")
 
 LOOK_S = 2.0
@@ -41,6 +43,11 @@ class TaskLost(TaskFailed):
         self.memory = memory
 
 
+def _aside(function: Callable[..., Iterator[Item]], *arguments: Any) -> Iterator[Item]:
+    step_aside()
+    yield from function(*arguments)
+
+
 async def streamed(
     function: Callable[..., Iterator[Item]],
     *arguments: Any,
@@ -57,11 +64,9 @@ async def streamed(
     from gateway.pool.deploy import actor_options
 
     try:
-        task = ray.remote(function).options(
-            num_returns="streaming", max_retries=0, **actor_options(resources)
-        )
+        task = ray.remote(_aside).options(num_returns="streaming", max_retries=0, **actor_options(resources))
         carried = [await asyncio.to_thread(ray.put, argument) for argument in arguments]
-        stream = _Stream(task.remote(*carried))
+        stream = _Stream(task.remote(function, *carried))
     except ValueError as error:
         why = "".join(str(part) for part in error.args)
         raise NoSuchResources(f"Ray takes no task with resources {_listed(resources)}: {why}") from None

@@ -7,12 +7,13 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 from gateway.core.call import Call, Metadata, Reply, Send
 from gateway.core.config import Config
 from gateway.core.decision import Attempt, Decision, VariantKey
 from gateway.core.errors import Refusal, TidegateError
-from gateway.core.ports import Endpoint, GenerateCodec, InferCodec, Permit
+from gateway.core.ports import Endpoint, GenerateCodec, Homes, InferCodec, Permit
 from gateway.core.request import Options, Request
 from gateway.decide import compiled, decide, gateway_refusal
 from gateway.pipeline.callers import Callers
@@ -20,13 +21,15 @@ from gateway.pipeline.dispatch import DEADLINE_SLACK_S, Course, Dispatcher
 from gateway.pipeline.questions import Questions
 from gateway.pipeline.records import DecisionRing
 from gateway.pipeline.repository import Repository
-from gateway.pipeline.sequences import SEQUENCE, Sequences, Step
-from gateway.pipeline.served import Served
+from gateway.pipeline.sequences import SEQUENCE, OwnHomes, Step, new_home, step_of
+from gateway.pipeline.served import Counts, Served, counters
+from gateway.pipeline.siblings import Kind, Siblings
 from gateway.pipeline.signatures import Signatures
 from gateway.pipeline.state import ReplicaState
 from gateway.resilience.deadline import given_deadline
 from gateway.routing.predict import key_of
 from gateway.telemetry import RequestTelemetry, Telemetry
+from oip import wording
 from oip.codec import statistics_of
 from oip.errors import OipError
 from oip.held import BodyBudget, BodyShare
@@ -94,7 +97,8 @@ class Director:
 
     `config` is the file's; the one in force is `state`'s, and may have other models. `dispatcher` sends to
     `endpoints`, which are the started endpoints by name. Everything measured goes to `state`, every
-    decision to `records`. `look` returns when an endpoint has been looked at anew.
+    decision to `records`. `look` returns when an endpoint has been looked at anew. `homes` knows where sequences
+    are, `siblings` are the replicas of this gateway; None: there is no other one.
     """
 
     def __init__(
@@ -106,17 +110,20 @@ class Director:
         records: DecisionRing,
         telemetry: Telemetry,
         look: Callable[[str], Awaitable[None]],
+        homes: Homes | None = None,
+        siblings: Siblings | None = None,
     ) -> None:
         self._state = state
         self._callers = Callers(config, state.device_of)
         self._questions = Questions(state, endpoints)
         self._signatures = Signatures(state, endpoints, time.monotonic)
-        self._repository = Repository(state, endpoints, self._questions, look)
+        self._repository = Repository(state, endpoints, self._questions, look, siblings)
         self._dispatcher = dispatcher
         self._records = records
         self._telemetry = telemetry
         self._served = Served()
-        self._sequences = Sequences()
+        self._siblings = siblings
+        self._homes: Homes = OwnHomes() if homes is None else homes
         self._rng = Random()
         self._bodies = BodyBudget(
             int(BUDGET_BODIES * config.gateway.limits.max_body_mb * 2**20), "gateway", Refusal
@@ -205,7 +212,7 @@ class Director:
                 self._records.put(flow.decision, tuple(flow.attempts))
             flow.telemetry.ended(ended_by, time.monotonic())
             if flow.step is not None:
-                self._sequences.ended(flow.step, answered=ended_by is None)
+                self._stepped(flow.step, answered=ended_by is None)
             self._count(flow, answered=ended_by is None, took_s=time.monotonic() - call.received)
         found = flow.headers()
         if options.caller.peer:
@@ -223,12 +230,30 @@ class Director:
         flow.share.become(len(body))
         view = scan_request(body)
         if SEQUENCE in view.parameters and self._is_stateful(view.model_name):
-            flow.step = self._sequences.step_of(body, time.monotonic())
+            flow.step = await self._step_of(body)
         request = self._decide(flow, view.model_name, view.model_version, len(body))
         course = await self._checked(flow, request, body, view, streamed=streamed)
-        if flow.step is not None:
-            self._sequences.begun(flow.step, self._chosen(flow)[0].endpoint, time.monotonic())
+        if flow.step is not None and flow.step.starts:
+            home = new_home(self._chosen(flow)[0].endpoint)
+            flow.step = replace(flow.step, home=home)
+            await self._homes.begin(flow.step.sequence, home)
         return course
+
+    def _stepped(self, step: Step, *, answered: bool) -> None:
+        """A step was answered or failed. A first one that failed leaves nothing to go on from."""
+        if step.home is not None and (step.ends if answered else step.starts):
+            self._homes.end(step.sequence, step.home.beginning)
+
+    async def _step_of(self, body: bytes) -> Step | None:
+        """The step that a request is, and where it goes. Raises OipError: one of a sequence that nobody has
+        begun, or whose home cannot be told now."""
+        step = step_of(body)
+        if step is None or step.starts:
+            return step
+        home = await self._homes.find(step.sequence)
+        if home is None:
+            raise wording.sequence_not_started(step.model, step.id)
+        return replace(step, home=home)
 
     async def _read_generate(self, call: Call, codec: GenerateCodec, flow: _Flow) -> Course:
         """As `_read`, for a request that the chosen variant's signature is needed to read."""
@@ -304,7 +329,7 @@ class Director:
         started = time.monotonic()
         request = self._request(model, version, flow.options, payload_bytes, flow.deadline - started)
         if flow.step is not None:
-            request = replace(request, home=flow.step.home)
+            request = replace(request, home=flow.step.home.endpoint if flow.step.home else "")
         flow.decision = decide(self._state.snapshot, request, started, self._rng)
         flow.telemetry.decided(flow.decision, started, time.monotonic())
         if flow.decision.refused is not None:
@@ -350,6 +375,11 @@ class Director:
         request = self._request(model, version, options, payload_bytes, time_left_s)
         return decide(self._state.snapshot, request, time.monotonic(), self._rng)
 
+    @property
+    def counts(self) -> Counts:
+        """What this replica has served."""
+        return self._served.counts
+
     def live(self) -> bool:
         return True
 
@@ -376,20 +406,30 @@ class Director:
     async def statistics(self, model: str, version: str, options: Options) -> bytes:
         async def of(name: str) -> bytes:
             known = await self._questions.versions(name, version, options)
-            counted = self._served.counters(name, known, version)
+            counted = counters(counts.get(name, {}), known, version)
             return b"".join(statistics_of(name, each, found) for each, found in counted.items())
 
+        counts = self._served.counts if self._siblings is None else await self._siblings.counts()
         names = [model] if model else [each.name for each in self._state.snapshot.config.models]
         return b"".join(await asyncio.gather(*map(of, names)))
 
     async def repository_index(self, options: Options, *, ready: bool) -> Sequence[IndexEntry]:
         return await self._repository.index(options, ready=ready)
 
-    def trace_settings(self, changes: Mapping[str, Sequence[str] | None]) -> Mapping[str, Sequence[str]]:
-        return self._telemetry.settings.trace(changes)
+    async def trace_settings(
+        self, changes: Mapping[str, Sequence[str] | None]
+    ) -> Mapping[str, Sequence[str]]:
+        return self._telemetry.settings.trace(await self._own("trace", changes))
 
-    def log_settings(self, changes: Mapping[str, object]) -> Mapping[str, bool | int | str]:
-        return self._telemetry.settings.log(changes)
+    async def log_settings(self, changes: Mapping[str, object]) -> Mapping[str, bool | int | str]:
+        return self._telemetry.settings.log(await self._own("log", changes))
+
+    async def _own(self, kind: Kind, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The changes that are still to be made here: none where all replicas have made them."""
+        if not changes or self._siblings is None:
+            return changes
+        await self._siblings.change(kind, changes)
+        return {}
 
     async def load_model(self, model: str, config: str, options: Options) -> None:
         await self._repository.load(model, config, options)

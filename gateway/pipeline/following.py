@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 
 from gateway.core.config import Config
 from gateway.core.ports import Endpoint, Follower, Standing
 from gateway.core.release import Release
 from gateway.policy.followers import Followed, followed
+from gateway.store.turns import turn
 from oip.errors import OipError
 
 FIRST_PAUSE_S = 1.0
@@ -18,12 +20,20 @@ LONGEST_PAUSE_S = 60.0
 
 class Following:
     """`endpoints` are the started ones by name; `standing` tells what they are to serve, and has the files'
-    content. A model's releases come one after the other."""
+    content. A model's releases come one after the other, and replicas of a gateway that have the folder `shared`
+    for that bring them to an endpoint one after the other: the first one moves it, others find it there."""
 
-    def __init__(self, config: Config, endpoints: Mapping[str, Endpoint], standing: Standing) -> None:
+    def __init__(
+        self,
+        config: Config,
+        endpoints: Mapping[str, Endpoint],
+        standing: Standing,
+        shared: Path | None = None,
+    ) -> None:
         self._config = config
         self._endpoints = endpoints
         self._standing = standing
+        self._shared = shared
         self._turns: dict[str, asyncio.Lock] = {}
         self._told: set[str] = set()
         """Models that control has told of since the start."""
@@ -72,4 +82,5 @@ class Following:
             golden = None if to.file.golden is None else await self._standing.content(to.file.golden)
         except OipError as error:
             return error.message
-        return await endpoint.follow(to.model, release, content, golden)
+        async with turn(self._shared, f"follow-{to.endpoint}"):
+            return await endpoint.follow(to.model, release, content, golden)

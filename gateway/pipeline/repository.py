@@ -10,7 +10,8 @@ What other endpoints serve follows the configuration and its releases; there is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from gateway.core.config.discovered import found_of, offer
 from gateway.core.errors import AttemptError, Refusal, TidegateError
@@ -19,7 +20,9 @@ from gateway.core.request import Options
 from gateway.decide import compiled, unknown_model
 from gateway.decide.tables import Model, Target
 from gateway.pipeline.questions import Questions
+from gateway.pipeline.siblings import Siblings
 from gateway.pipeline.state import ReplicaState
+from oip.errors import OipError
 from oip.names import shown
 from oip.reasons import Reason
 from oip.repository import READY, UNAVAILABLE, IndexEntry
@@ -33,8 +36,8 @@ FORBIDDEN = "the classes that apply do not allow its place"
 
 
 class Repository:
-    """`look` has an endpoint looked at, so that what changed there is known before the answer to who changed
-    it."""
+    """`look` returns when an endpoint has been looked at anew, and `siblings` when all replicas have done so, None
+    where there are no others: what a change made is known before it is answered."""
 
     def __init__(
         self,
@@ -42,11 +45,13 @@ class Repository:
         endpoints: Mapping[str, Endpoint],
         questions: Questions,
         look: Callable[[str], Awaitable[None]],
+        siblings: Siblings | None = None,
     ) -> None:
         self._state = state
         self._endpoints = endpoints
         self._questions = questions
         self._look = look
+        self._siblings = siblings
 
     @property
     def _models(self) -> Mapping[str, Model]:
@@ -157,11 +162,10 @@ class Repository:
                 await act(server, target.key.model)
             except AttemptError as error:
                 return error
-            finally:
-                await self._look(target.key.endpoint)
             return None
 
         outcomes = dict(zip(servers, await asyncio.gather(*(one(*s) for s in servers.values())), strict=True))
+        await self._look_everywhere({at for at, _ in servers})
         failed = [(at, error) for (at, _), error in outcomes.items() if error is not None]
         if not failed:
             return
@@ -169,6 +173,14 @@ class Repository:
         well = ", ".join(at for (at, _), error in outcomes.items() if error is None)
         others = f"; it was {done} on {well}" if well else ""
         raise Refusal(_reason(failed[0][1]), f"Model {shown(name)} was not {done} {faults}{others}.")
+
+    async def _look_everywhere(self, endpoints: Collection[str]) -> None:
+        if self._siblings is not None:
+            # What was done is done: those that cannot be told find out by themselves.
+            with contextlib.suppress(OipError):
+                await self._siblings.look(endpoints)
+                return
+        await asyncio.gather(*map(self._look, endpoints))
 
 
 def _clause(error: TidegateError) -> str:

@@ -1,79 +1,76 @@
-"""Where sequences are: a place that has taken the first step of one has its state, and nobody else.
+"""Steps of sequences: each goes where the first one went, or nowhere.
 
-A step goes where its sequence is, or is refused: another place would begin a state of its own without
-anybody noticing. What is not known here, since it ended, lay idle too long or was lost with the process,
-is begun anew by its caller.
+Another place would begin a state of its own without anybody noticing. So every step asks for its sequence's
+home right before it is sent, and nothing of the answer is kept: whichever replica took the last step, and
+whatever was begun anew elsewhere, the next one goes to what is its home now.
+
+A sequence is known by a digest of its model and id, so that neither leaves the replica.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import hashlib
+import secrets
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from oip import wording
+from gateway.core.homes import Home, HomeBook
 from oip.parts import read_request
+from oip.validate import check_parameters
 
 SEQUENCE = "sequence_id"
 """The parameter that makes a request a step."""
-IDLE_S = 3600.0
-"""How long a sequence without a step is remembered, longer than servers keep its state."""
-MOST = 100_000
-"""Sequences that are remembered; of more, those that lay idle the longest are forgotten."""
-
-
-class Sequence(NamedTuple):
-    """A model's sequence; 7 and "7" are two."""
-
-    model: str
-    id: int | str
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A request that belongs to a sequence. `home` is the endpoint that has its state, "" for the first."""
+    """A request that belongs to a sequence of a model. `home` is where it goes, None before that is known."""
 
-    sequence: Sequence
+    model: str
+    id: int | str
     starts: bool
     ends: bool
-    home: str = ""
+    home: Home | None = None
+
+    @property
+    def sequence(self) -> str:
+        """The sequence's name; 7 and "7" are two."""
+        kind = "i" if isinstance(self.id, int) else "s"
+        text = f"{len(self.model)} {self.model}{kind}{self.id}"
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
-class Sequences:
-    """The homes of a replica's sequences. Instants are monotonic seconds."""
+def step_of(body: bytes) -> Step | None:
+    """What step a serialized ModelInferRequest is; None where it belongs to no sequence. Raises OipError for a
+    parameter that is not of its kind: a start in another one than a boolean's is no step without a start."""
+    parts = read_request(body)
+    check_parameters(parts.parameters)
+    given = {parameter.key: parameter.value for parameter in parts.parameters}
+    id = given.get(SEQUENCE)
+    if isinstance(id, bool) or not isinstance(id, int | str) or not id:
+        return None
+    starts, ends = (given.get(f"sequence_{key}") is True for key in ("start", "end"))
+    return Step(parts.model_name, id, starts, ends)
 
-    def __init__(self) -> None:
-        self._homes: OrderedDict[Sequence, tuple[str, float]] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._homes)
+def new_home(endpoint: str) -> Home:
+    """A home that no other beginning has."""
+    return Home(endpoint, secrets.token_hex(8))
 
-    def step_of(self, body: bytes, now: float) -> Step | None:
-        """What step a serialized ModelInferRequest is; None where it belongs to no sequence. Raises
-        OipError: one of a sequence that nobody has begun."""
-        parts = read_request(body)
-        given = {parameter.key: parameter.value for parameter in parts.parameters}
-        id = given.get(SEQUENCE)
-        if isinstance(id, bool) or not isinstance(id, int | str) or not id:
-            return None
-        sequence = Sequence(parts.model_name, id)
-        starts, ends = (given.get(f"sequence_{key}") is True for key in ("start", "end"))
-        if starts:
-            return Step(sequence, True, ends)
-        home, at = self._homes.get(sequence, ("", 0.0))
-        if not home or now - at > IDLE_S:
-            self._homes.pop(sequence, None)
-            raise wording.sequence_not_started(sequence.model, sequence.id)
-        return Step(sequence, False, ends, home)
 
-    def begun(self, step: Step, home: str, now: float) -> None:
-        """A step is on its way to its home, which keeps its state from now on."""
-        self._homes[step.sequence] = (home, now)
-        self._homes.move_to_end(step.sequence)
-        while len(self._homes) > MOST:
-            self._homes.popitem(last=False)
+class OwnHomes:
+    """The homes of a replica that is alone: a port `Homes` without anybody to ask."""
 
-    def ended(self, step: Step, *, answered: bool) -> None:
-        """A step has its answer or failed. A first one that failed leaves nothing to go on from."""
-        if step.ends if answered else step.starts:
-            self._homes.pop(step.sequence, None)
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._book = HomeBook()
+        self._clock = clock
+
+    async def begin(self, sequence: str, home: Home) -> None:
+        self._book.begin(sequence, home, self._clock())
+
+    async def find(self, sequence: str) -> Home | None:
+        return self._book.find(sequence, self._clock())
+
+    def end(self, sequence: str, beginning: str) -> None:
+        self._book.end(sequence, beginning)

@@ -7,7 +7,8 @@ there is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from oip.counters import Counters, Duration
 
@@ -15,14 +16,20 @@ MOST_VERSIONS = 64
 """Told apart of one model: endpoints may call their versions what they like."""
 
 
-class _Count:
-    __slots__ = ("compute_s", "fail", "fail_s", "last_ms", "queue_s", "rows", "success", "success_s")
+@dataclass(slots=True)
+class Count:
+    """Of one version of a model."""
 
-    def __init__(self) -> None:
-        self.success = self.fail = self.rows = self.last_ms = 0
-        self.success_s = self.fail_s = self.queue_s = self.compute_s = 0.0
+    success: int = 0
+    fail: int = 0
+    rows: int = 0
+    last_ms: int = 0
+    success_s: float = 0.0
+    fail_s: float = 0.0
+    queue_s: float = 0.0
+    compute_s: float = 0.0
 
-    def add(self, other: _Count) -> None:
+    def add(self, other: Count) -> None:
         self.success += other.success
         self.success_s += other.success_s
         self.fail += other.fail
@@ -33,11 +40,29 @@ class _Count:
         self.last_ms = max(self.last_ms, other.last_ms)
 
 
+Counts = Mapping[str, Mapping[str, Count]]
+"""By model and version, "" for what names none."""
+
+
+def summed(parts: Iterable[Counts]) -> Counts:
+    """What several replicas counted."""
+    found: dict[str, dict[str, Count]] = {}
+    for part in parts:
+        for model, versions in part.items():
+            for version, count in versions.items():
+                found.setdefault(model, {}).setdefault(version, Count()).add(count)
+    return found
+
+
 class Served:
-    """Counts of one gateway since it started."""
+    """Counts of one replica since it started."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, dict[str, _Count]] = {}
+        self._counts: dict[str, dict[str, Count]] = {}
+
+    @property
+    def counts(self) -> Counts:
+        return self._counts
 
     def answered(
         self,
@@ -67,30 +92,31 @@ class Served:
         count.fail += 1
         count.fail_s += took_s
 
-    def counters(self, model: str, known: Iterable[str], version: str = "") -> dict[str, Counters]:
-        """By version, the lowest first: of those `known`, and of all that answered; of `version` alone
-        where that is given. Every answer counts as one execution, queued and computed; of places that do not
-        say how long, that took no time."""
-        counts = dict(self._counts.get(model, {}))
-        nameless = counts.pop("", None)
-        versions = sorted({*known, *counts} - {""}, key=lambda v: (len(v), v)) or [""]
-        found: dict[str, Counters] = {}
-        for each in versions:
-            total = _Count()
-            for part in (counts.get(each), nameless if each == versions[-1] else None):
-                if part is not None:
-                    total.add(part)
-            found[each] = _counters(total)
-        return {version: found.get(version, Counters())} if version else found
-
-    def _count(self, model: str, version: str) -> _Count:
+    def _count(self, model: str, version: str) -> Count:
         versions = self._counts.setdefault(model, {})
         if version not in versions and len(versions) >= MOST_VERSIONS:
             version = ""
-        return versions.setdefault(version, _Count())
+        return versions.setdefault(version, Count())
 
 
-def _counters(count: _Count) -> Counters:
+def counters(counts: Mapping[str, Count], known: Iterable[str], version: str = "") -> dict[str, Counters]:
+    """A model's counts by version, the lowest first: of those `known`, and of all that answered; of `version`
+    alone where that is given. Every answer counts as one execution, queued and computed; of places that do not
+    say how long, that took no time."""
+    counts = dict(counts)
+    nameless = counts.pop("", None)
+    versions = sorted({*known, *counts} - {""}, key=lambda v: (len(v), v)) or [""]
+    found: dict[str, Counters] = {}
+    for each in versions:
+        total = Count()
+        for part in (counts.get(each), nameless if each == versions[-1] else None):
+            if part is not None:
+                total.add(part)
+        found[each] = _counters(total)
+    return {version: found.get(version, Counters())} if version else found
+
+
+def _counters(count: Count) -> Counters:
     return Counters(
         inferences=count.rows,
         executions=count.success,

@@ -13,6 +13,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from gateway.pool.niceness import step_aside
 from gateway.pool.replica import open_variant, runtime_of
 from gateway.pool.runtimes._interface import LoadError
 from gateway.pool.settings import PoolSettings, VariantSettings
@@ -47,6 +48,7 @@ async def inspect(settings: PoolSettings, variant: VariantSettings, golden: byte
 
 @ray.remote(num_cpus=0, max_retries=0)
 def _inspect(settings: PoolSettings, variant: VariantSettings, golden: bytes | None) -> Inspected:
+    step_aside()
     try:
         digest, signature, session = open_variant(runtime_of(settings), variant, ON_CPU)
         if golden is not None:

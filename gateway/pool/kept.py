@@ -47,6 +47,15 @@ class Kept:
             found = found.with_variant(replace(variant, digest=_digest(Path(variant.artifact))))
         return found
 
+    @property
+    def change_token(self) -> object:
+        """Something else once other releases are served."""
+        try:
+            found = (self._folder / SERVED).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
     def serve(self, variant: VariantSettings) -> None:
         """Remember what is served of a model from now on."""
         told = {**self._told(), variant.model: {"version": variant.version, "digest": variant.digest}}

@@ -13,7 +13,8 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,10 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.schema import LoggingConfig
 
 from gateway.pool.deploy import undeploy
-from gateway.serve.control import DATA_PLANE, EDGE_HUB, Control
+from gateway.serve.control import EDGE_HUB, Control
 from gateway.serve.crossing import APP
 from gateway.serve.hub import EdgeHub
+from gateway.serve.planes import DATA_PLANE
 from gateway.serve.replica import DataPlane
 from gateway.serve.settings import Address, HubSettings, Listen, ReplicaSettings
 
@@ -37,12 +39,15 @@ ONGOING_OPERATOR_CALLS = 100
 HEALTH_S = 2.0
 """How often Serve looks whether a part is still there, to replace one that is not."""
 STOP_MARGIN_S = 10.0
+DESCRIBE_S = 60.0
+AGAIN_S = 0.05
 HUB_STOP_S = 10.0
 FREE_PORTS = range(16_384, 32_768)
 """Below those that Linux gives to outgoing connections."""
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
 FOLDER_PREFIX = "tidegate-"
 HUB_SOCKET = "hub.sock"
+HOMES_SOCKET = "homes.sock"
 MAX_SOCKET_PATH = 100
 """A unix socket's path is at most 107 bytes long."""
 
@@ -69,14 +74,17 @@ def running(
     StopError on leaving.
     """
     address = os.environ.get("RAY_ADDRESS")
-    if address is None:
-        _refuse_taken(settings.listen)
+    if settings.shared and sys.platform != "linux":
+        raise StartError("gateway.replicas above 1 needs Linux, which shares a port's connections out")
     for name in ("ray", "ray.serve"):
         logging.getLogger(name).setLevel(logging.ERROR)
     with contextlib.ExitStack() as stack:
+        if address is None:
+            _refuse_taken(settings.listen, stack)
         settings = replace(settings, listen=_resolved(settings.listen, stack))
-        if settings.listen.edge is not None:
-            settings = replace(settings, inside=stack.enter_context(_private_folder()) / HUB_SOCKET)
+        folder = stack.enter_context(_private_folder())
+        inside = None if settings.listen.edge is None else folder / HUB_SOCKET
+        settings = replace(settings, homes=folder / HOMES_SOCKET, inside=inside)
         try:
             with _signals_left_alone():
                 ray.init(
@@ -101,7 +109,7 @@ def running(
                 stack.callback(undeploy, settings.config)
                 stack.callback(serve.delete, APP)
             parts = _deploy(settings, source)
-            serving = _described(parts)
+            serving = _described(parts, settings.config.gateway.replicas.max)
         except StartError:
             raise
         except (RayError, RayServeException, RuntimeError, TimeoutError, ValueError) as error:
@@ -132,17 +140,38 @@ def _first_line(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def _described(parts: dict[str, Any]) -> dict[str, Any]:
-    """What is served and by which processes. Raises StartError with the words of a part that did not start."""
+def _described(parts: dict[str, Any], data_planes: int) -> dict[str, Any]:
+    """What is served and by which processes, once all of them serve. Raises StartError with the words of a part that did not start."""
     found: dict[str, Any] = {"edge": None}
     pids: dict[str, list[int]] = {}
     for name, handle in parts.items():
-        told: dict[str, Any] = handle.describe.remote().result(timeout_s=60)
-        if "failure" in told:
-            raise StartError(told["failure"])
-        pids[name] = [told.pop("pid")]
-        found |= told
+        replicas = _all_described(handle, data_planes if name == "data_plane" else 1)
+        for told in replicas:
+            if "failure" in told:
+                raise StartError(told["failure"])
+        pids[name] = [told.pop("pid") for told in replicas]
+        states = [told.pop("endpoints") for told in replicas if "endpoints" in told]
+        found |= replicas[0]
+        if states:
+            found["endpoints"] = {name: _trouble(state[name] for state in states) for name in states[0]}
     return {**found, "pids": pids}
+
+
+def _all_described(handle: Any, count: int) -> list[dict[str, Any]]:
+    """What each of so many replicas says. A new handle may hear of them one after the other."""
+    until = time.monotonic() + DESCRIBE_S
+    while True:
+        told: list[dict[str, Any]] = handle.broadcast("describe").results(timeout_s=DESCRIBE_S)
+        if len(told) >= count:
+            return told
+        if time.monotonic() > until:
+            raise TimeoutError(f"{len(told)} of {count} replicas came up within {DESCRIBE_S:.0f} s")
+        time.sleep(AGAIN_S)
+
+
+def _trouble(states: Iterable[str]) -> str:
+    """What some replica finds wrong with an endpoint; "" where none does."""
+    return next(filter(None, states), "")
 
 
 def _drain(parts: dict[str, Any], drain_s: float) -> None:
@@ -151,7 +180,7 @@ def _drain(parts: dict[str, Any], drain_s: float) -> None:
         if name not in parts:
             continue
         try:
-            parts[name].drain.remote().result(timeout_s=limit_s)
+            parts[name].broadcast("drain").results(timeout_s=limit_s)
         except (TimeoutError, RayError, RayServeException) as error:
             raise StopError(
                 f"requests may have been cut off: the drain failed ({type(error).__name__})"
@@ -166,15 +195,12 @@ def _deploy(settings: ReplicaSettings, source: str) -> dict[str, Any]:
     """Start the gateway's own deployments; returns the handles of control, data plane and, if there is
     one, hub."""
     common: dict[str, Any] = {
-        "num_replicas": 1,
         "max_ongoing_requests": ONGOING_OPERATOR_CALLS,
         "ray_actor_options": {"num_cpus": 0},
         "health_check_period_s": HEALTH_S,
         "logging_config": QUIET,
     }
-    control = serve.deployment(name="Control", **common)(Control).bind(
-        settings.config, settings.revision, source, settings.state_dir, settings.inside
-    )
+    control = serve.deployment(name="Control", **common)(Control).bind(settings, source)
     names = {"control": "Control", "data_plane": DATA_PLANE}
     parts: list[Any] = [control]
     if settings.inside is not None and settings.listen.edge is not None:
@@ -184,6 +210,7 @@ def _deploy(settings: ReplicaSettings, source: str) -> dict[str, Any]:
         names["hub"] = EDGE_HUB
     data_plane = serve.deployment(
         name=DATA_PLANE,
+        num_replicas=settings.config.gateway.replicas.max,
         graceful_shutdown_timeout_s=settings.drain_s + STOP_MARGIN_S,
         **common,
     )(DataPlane)
@@ -195,7 +222,7 @@ def _deploy(settings: ReplicaSettings, source: str) -> dict[str, Any]:
 def _private_folder() -> Iterator[Path]:
     """A folder that only this user can enter, with a path short enough for a socket in it."""
     root = tempfile.gettempdir()
-    if len(os.fsencode(root)) > MAX_SOCKET_PATH - len(f"/{FOLDER_PREFIX}xxxxxxxx/{HUB_SOCKET}"):
+    if len(os.fsencode(root)) > MAX_SOCKET_PATH - len(f"/{FOLDER_PREFIX}xxxxxxxx/{HOMES_SOCKET}"):
         root = "/tmp"
     for folder in Path(root).glob(f"{FOLDER_PREFIX}*"):
         _remove_left(folder)
@@ -212,7 +239,7 @@ def _remove_left(folder: Path) -> None:
     """Remove the folder of a gateway that was killed. One that lives holds a lock on its own, and has
     it before there is a socket in it."""
     with contextlib.suppress(OSError):
-        if folder.lstat().st_uid != os.getuid() or not (folder / HUB_SOCKET).is_socket():
+        if folder.lstat().st_uid != os.getuid() or not (folder / HOMES_SOCKET).is_socket():
             return
         held = os.open(folder, os.O_RDONLY)
         try:
@@ -229,12 +256,15 @@ def _resolved(listen: Listen, claims: contextlib.ExitStack) -> Listen:
     return replace(listen, **ports)
 
 
-def _refuse_taken(listen: Listen) -> None:
-    """Find out about an address that cannot be had before Ray has started, not after."""
+def _refuse_taken(listen: Listen, claims: contextlib.ExitStack) -> None:
+    """Find out about an address that cannot be had before Ray has started, not after. Those that can are
+    claimed until `claims` is closed: replicas share their ports, and would with another gateway's too."""
     shown = {"http": "HTTP", "grpc": "gRPC"}
     for name, address in _given(listen):
         try:
             socket.create_server(address, family=address.family).close()
+            if address.port:
+                _claim(address, claims)
         except OSError as error:
             raise StartError(
                 f"{shown.get(name, name)}: cannot listen on {address}: {os.strerror(error.errno or 0)}"
@@ -255,16 +285,16 @@ def _free(address: Address, claims: contextlib.ExitStack) -> Address:
             contextlib.suppress(OSError),
             socket.create_server((address.host, port), family=address.family) as probe,
         ):
-            found = probe.getsockname()[1]
+            found = Address(address.host, probe.getsockname()[1])
             _claim(found, claims)
-            return Address(address.host, found)
+            return found
     raise StartError(f"there is no free port on {address.host}")
 
 
-def _claim(port: int, claims: contextlib.ExitStack) -> None:
-    """Tell other gateways on this machine that the port is taken, though nobody listens there yet. Raises
+def _claim(address: Address, claims: contextlib.ExitStack) -> None:
+    """Tell other gateways on this machine that the address is taken, though nobody may listen there now. Raises
     OSError for one that is. The name is nowhere on disk, and is free when the process ends; only Linux has
     such names."""
     if sys.platform == "linux":
         claim = claims.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-        claim.bind(f"\0tidegate-port-{port}")
+        claim.bind(f"\0tidegate-{address}")

@@ -6,8 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import httpx
@@ -16,26 +15,29 @@ import gateway
 from gateway.admin.app import operator_app
 from gateway.admin.plane import PREFIX, MeasureQuery, ReleaseQuery, RolloutQuery, RouteQuery, TokenQuery
 from gateway.control.signing import SigningError
-from gateway.core.config import Config
 from gateway.core.place import Place
 from gateway.core.release import Release, Stage
+from gateway.pipeline.siblings import Kind
 from gateway.pool.loopback import bind_replica_to_loopback
 from gateway.registry.registry import Registry
 from gateway.serve.crossing import answered, ask
 from gateway.serve.devices import Devices
 from gateway.serve.fleet_watch import FleetWatch
+from gateway.serve.homes_desk import HomesDesk
 from gateway.serve.hub_view import HubView
+from gateway.serve.own_loop import OwnLoop
+from gateway.serve.planes import Planes
+from gateway.serve.scrape_listener import ScrapeListener
+from gateway.serve.settings import ReplicaSettings
 from gateway.serve.upkeep import Upkeep
 from gateway.store.artifacts import ArtifactError
 from gateway.store.blobs import BlobError
 from gateway.store.database import migrate, open_database
-from gateway.telemetry.metrics import ToldGauge
 from oip.errors import OipError, error_body
 from oip.reasons import STATUS, Reason
 
 logger = logging.getLogger(__name__)
 
-DATA_PLANE = "DataPlane"
 EDGE_HUB = "EdgeHub"
 UPLOAD = f"{PREFIX}/artifacts"
 UNREADABLE = (ArtifactError, BlobError, SigningError, OSError)
@@ -46,39 +48,52 @@ REREAD_S = 10.0
 
 class Control:
     """Answers operators and the hub, and alone writes the database. What only a data plane replica or the
-    hub knows it asks them for. `inside` is the path of the hub's inner socket, None without a hub."""
+    hub knows it asks them for. It listens for scrapes of all replicas, and for what they ask of sequences."""
 
-    def __init__(
-        self, config: Config, revision: str, source: str, state_dir: Path, inside: Path | None
-    ) -> None:
+    def __init__(self, settings: ReplicaSettings, source: str) -> None:
         bind_replica_to_loopback()
+        config, state_dir, inside = settings.config, settings.state_dir, settings.inside
         self._config = config
-        self._revision = revision
+        self._revision = settings.revision
         self._source = source
+        self._metrics_at = str(settings.listen.metrics)
         migrate(state_dir)
         engine = open_database(state_dir)
         target = None if inside is None else f"unix:{inside}"
         hub = None if target is None else HubView(target, _hub_reread)
         self._devices = Devices(Registry(engine), hub)
+        self._planes = Planes()
         tell_hub = _nobody if hub is None else hub.reread
-        self._upkeep = Upkeep(config, state_dir, engine, FleetWatch(target), tell_hub, AskedPlane())
+        self._upkeep = Upkeep(config, state_dir, engine, FleetWatch(target), tell_hub, self._planes)
         self._starting: asyncio.Task[None] | None = None
         self._app = operator_app(self, gateway.__version__)
         self._client = httpx.AsyncClient(
             transport=httpx.ASGITransport(self._app, raise_app_exceptions=False), base_url="http://control"
         )
+        self._own = OwnLoop("control")
+        self._scrapes = ScrapeListener(self._planes.scrape, settings.listen.metrics)
+        self._homes = None if settings.homes is None else HomesDesk(settings.homes)
+        self._own.start(self._listen())
+
+    async def _listen(self) -> None:
+        await self._scrapes.start()
+        if self._homes is not None:
+            await self._homes.start()
 
     async def describe(self) -> dict[str, Any]:
-        """The process id; or `failure`: why nothing can be kept up."""
+        """Where metrics are and the process id; or `failure`: why nothing can be kept up."""
+        if self._own.failure:
+            return {"failure": self._own.failure}
         try:
             await self._started()
         except (*UNREADABLE, OipError) as error:
             return {"failure": str(error)}
-        return {"pid": os.getpid()}
+        return {"metrics": self._metrics_at, "pid": os.getpid()}
 
     async def check_health(self) -> None:
         """Asked by Serve: it sees to it that a control that was replaced goes on, whoever else calls. One that
         cannot read its store or its disk now is not replaced for that: another one could not either."""
+        self._own.check()
         self._begun()
 
     async def _started(self) -> None:
@@ -160,6 +175,22 @@ class Control:
 
         return await answered(work())
 
+    async def counts(self) -> dict[str, Any]:
+        """For a data plane replica: what all of them have served."""
+        return await answered(self._planes.counts())
+
+    async def change(self, kind: Kind, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """For a data plane replica: other settings for all of them."""
+        return await answered(self._planes.change(kind, changes))
+
+    async def settings(self) -> dict[str, Any]:
+        """For a data plane replica that starts: the settings of the others."""
+        return await answered(self._planes.settings())
+
+    async def look(self, endpoints: Collection[str]) -> dict[str, Any]:
+        """For a data plane replica: have all of them look at endpoints."""
+        return await answered(self._planes.look(endpoints))
+
     async def _known(self) -> None:
         """Until control knows what is on disk. Raises OipError UNAVAILABLE."""
         try:
@@ -177,11 +208,11 @@ class Control:
         }
 
     async def endpoints_view(self) -> list[dict[str, Any]]:
-        return await self._ask("endpoints_view")
+        return await self._planes.endpoints_view()
 
     async def models_view(self) -> list[dict[str, Any]]:
         await self._known()
-        return self._upkeep.models.with_releases(await self._ask("models_view"))
+        return self._upkeep.models.with_releases(await self._planes.models_view())
 
     async def upload_artifact(self, content: bytes) -> dict[str, Any]:
         await self._known()
@@ -200,16 +231,16 @@ class Control:
         return await self._upkeep.models.compat(model, version)
 
     async def route(self, query: RouteQuery) -> dict[str, Any]:
-        return await self._ask("dry_run", query.model_dump())
+        return await self._planes.dry_run(query.model_dump())
 
     async def decision(self, decision_id: str) -> dict[str, Any] | None:
-        return await self._ask("decision", decision_id)
+        return await self._planes.decision(decision_id)
 
     async def measure(self, query: MeasureQuery) -> dict[str, Any]:
-        return await self._ask("measure", query.endpoint, query.model, query.version)
+        return await self._planes.measure(query.endpoint, query.model, query.version)
 
     async def measurement(self, number: str) -> dict[str, Any]:
-        return await self._ask("measurement", number)
+        return await self._planes.measurement(number)
 
     async def devices_view(self) -> list[dict[str, Any]]:
         return await self._devices.view()
@@ -275,9 +306,6 @@ class Control:
         await self._known()
         return await self._upkeep.rollouts.abort(id)
 
-    async def _ask(self, method: str, *args: Any) -> Any:
-        return await ask(DATA_PLANE, "the data plane", method, *args)
-
 
 def _fault(task: asyncio.Task[None]) -> BaseException | None:
     """Why a task that is done failed."""
@@ -299,16 +327,3 @@ async def _hub_reread() -> None:
 
 async def _nobody() -> None:
     """Without a hub there is nobody to tell."""
-
-
-class AskedPlane:
-    """`upkeep.Plane` through the data plane's handle."""
-
-    async def follow(self, release: Release) -> Mapping[str, str]:
-        return await ask(DATA_PLANE, "the data plane", "follow", release)
-
-    async def teach(self, model: str, teacher: str, request: bytes, allowed: str) -> Sequence[int]:
-        return await ask(DATA_PLANE, "the data plane", "teach", model, teacher, request, allowed)
-
-    async def gauges(self, rows: Sequence[ToldGauge]) -> None:
-        await ask(DATA_PLANE, "the data plane", "gauges", rows)

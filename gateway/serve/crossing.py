@@ -35,6 +35,24 @@ async def ask(deployment: str, what: str, method: str, *args: Any) -> Any:
     return value_of(answer)
 
 
+async def ask_all(deployment: str, what: str, method: str, *args: Any) -> list[dict[str, Any]]:
+    """Call it of every replica that runs; what each `answered`. Those that end meanwhile are left out. Raises
+    OipError where none is left."""
+    try:
+        handle: Any = serve.get_deployment_handle(deployment, APP)
+        answers: list[Any] = await handle.broadcast(method, *args).results_async(return_exceptions=True)
+    except (RayError, RayServeException) as error:
+        answers = [error]
+    told = [answer for answer in answers if not isinstance(answer, BaseException)]
+    for answer in answers:
+        if isinstance(answer, BaseException) and not isinstance(answer, RayError | RayServeException):
+            raise answer
+    if not told:
+        fault = type(answers[0]).__name__ if answers else "no replica"
+        raise OipError(Reason.UNAVAILABLE, f"{what} is not available ({fault}); try again")
+    return told
+
+
 def value_of(answer: dict[str, Any]) -> Any:
     """What an `answered` call gave. Raises the OipError that it raised there."""
     if "error" in answer:

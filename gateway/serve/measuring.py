@@ -24,6 +24,7 @@ LIMIT_S = 180.0
 logger = logging.getLogger(__name__)
 KEPT = 32
 """So many measurements can be asked about afterwards."""
+ANOTHER = "another measurement is running: try again when it has ended"
 EFFORTS = {"pool": Effort(step_s=5.0, timeout_s=30.0)}
 """By kind. A pool gets time to start replicas, from zero and then as the load grows."""
 
@@ -46,10 +47,14 @@ class Measurements:
         self._views: dict[str, dict[str, Any]] = {}
         self._running: asyncio.Task[None] | None = None
 
+    @property
+    def running(self) -> bool:
+        return self._running is not None and not self._running.done()
+
     def begin(self, key: VariantKey) -> dict[str, Any]:
         """Returns at once. Raises OipError while another one runs."""
-        if self._running is not None and not self._running.done():
-            raise OipError(Reason.OVERLOADED, "another measurement is running: try again when it has ended")
+        if self.running:
+            raise OipError(Reason.OVERLOADED, ANOTHER)
         view: dict[str, Any] = {
             "id": secrets.token_hex(4),
             **key._asdict(),

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import os
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
@@ -17,7 +17,10 @@ from edgewire.v1 import edge_pb2
 from gateway.core.place import Place
 from gateway.core.release import Blob, Release
 from gateway.pipeline.observer import Edges
+from gateway.pipeline.served import Counts
+from gateway.pipeline.siblings import Kind
 from gateway.pool.loopback import bind_replica_to_loopback
+from gateway.serve.asked_homes import AskedHomes
 from gateway.serve.crossing import answered, value_of
 from gateway.serve.own_loop import OwnLoop
 from gateway.serve.passage import CALL_TIMEOUT_S, UPLOAD_TIMEOUT_S
@@ -25,10 +28,14 @@ from gateway.serve.runtime import Runtime
 from gateway.serve.settings import ReplicaSettings
 from gateway.store.blobs import BlobError, BlobStore
 from gateway.telemetry.metrics import ToldGauge
+from gateway.telemetry.settings import State
 from oip.errors import OipError
 from oip.reasons import Reason
 
+T = TypeVar("T")
 HUB_WAIT_S = 5.0
+ADOPT_AFTER_S = (0.0, 5.0, 30.0)
+"""Pauses before the other replicas' settings are asked for."""
 
 
 class DataPlane:
@@ -45,12 +52,15 @@ class DataPlane:
                 return await control.operator.remote(method, target, body)
 
         asked = AskedControl(control, settings)
-        self._runtime = Runtime(settings, operator, asked, asked)
+        siblings = asked if settings.shared else None
+        self._homes = None if settings.homes is None else AskedHomes(settings.homes)
+        self._runtime = Runtime(settings, operator, asked, asked, self._homes, siblings)
         self._drain_s = settings.drain_s
         self._own = OwnLoop("the data plane")
-        self._own.start(self._begin(hub))
+        self._adopting: asyncio.Task[None] | None = None
+        self._own.start(self._begin(hub, siblings))
 
-    async def _begin(self, hub: DeploymentHandle | None) -> None:
+    async def _begin(self, hub: DeploymentHandle | None, siblings: AskedControl | None) -> None:
         """With the hub there, the first look at the places sees the devices too. Without it, nobody else
         waits for it."""
         if hub is not None:
@@ -58,6 +68,16 @@ class DataPlane:
                 async with asyncio.timeout(HUB_WAIT_S):
                     await hub.describe.remote()
         await self._runtime.start()
+        if siblings is not None:
+            self._adopting = asyncio.create_task(self._adopt(siblings), name="adopt settings")
+
+    async def _adopt(self, siblings: AskedControl) -> None:
+        """Begin with the settings of the replicas that serve already. What is changed before they know of this
+        one is asked for again."""
+        for pause in ADOPT_AFTER_S:
+            await asyncio.sleep(pause)
+            with contextlib.suppress(OipError):
+                await self._runtime.adopt(await siblings.settings())
 
     async def describe(self) -> dict[str, Any]:
         """Addresses, what is wrong with each endpoint ("" if nothing), process id; or `failure`: why
@@ -69,7 +89,14 @@ class DataPlane:
 
     async def drain(self) -> None:
         """Stop taking work, wait for what is running, close."""
-        await self._own.run(self._runtime.drain(self._drain_s))
+        await self._own.run(self._drain())
+
+    async def _drain(self) -> None:
+        if self._adopting is not None:
+            self._adopting.cancel()
+        await self._runtime.drain(self._drain_s)
+        if self._homes is not None:
+            await self._homes.close()
 
     async def endpoints_view(self) -> dict[str, Any]:
         return await answered(self._own.run(self._runtime.endpoints_view()))
@@ -95,6 +122,29 @@ class DataPlane:
     async def teach(self, model: str, teacher: str, request: bytes, allowed: str) -> dict[str, Any]:
         return await answered(self._own.run(self._runtime.teach(model, teacher, request, allowed)))
 
+    async def measuring(self) -> dict[str, Any]:
+        return await answered(self._own.run(self._runtime.measuring()))
+
+    async def metrics(self) -> dict[str, Any]:
+        """This replica's name and metrics."""
+        return await answered(self._own.run(self._named(self._runtime.metrics())))
+
+    async def counts(self) -> dict[str, Any]:
+        """This replica's name and what it has served."""
+        return await answered(self._own.run(self._named(self._runtime.counts())))
+
+    async def settings(self) -> dict[str, Any]:
+        return await answered(self._own.run(self._runtime.settings()))
+
+    async def change(self, kind: Kind, changes: Mapping[str, Any]) -> dict[str, Any]:
+        return await answered(self._own.run(self._runtime.change(kind, changes)))
+
+    async def look(self, endpoints: Collection[str]) -> dict[str, Any]:
+        return await answered(self._own.run(self._runtime.look(endpoints)))
+
+    async def _named(self, work: Awaitable[T]) -> tuple[str, T]:
+        return self._runtime.name, await work
+
     async def gauges(self, rows: Sequence[ToldGauge]) -> dict[str, Any]:
         return await answered(self._own.run(self._runtime.gauges(rows)))
 
@@ -110,8 +160,8 @@ class DataPlane:
 
 
 class AskedControl:
-    """Control as a replica sees it: the desk that takes its observations, and what releases stand. `blobs`
-    are read where they lie."""
+    """Control as a replica sees it: the desk that takes its observations, what releases stand, and the way to
+    the other replicas. `blobs` are read where they lie."""
 
     def __init__(self, control: DeploymentHandle, settings: ReplicaSettings) -> None:
         self._control = control
@@ -127,6 +177,18 @@ class AskedControl:
 
     async def releases(self) -> Mapping[str, Release]:
         return await self._ask("standing_releases")
+
+    async def counts(self) -> Counts:
+        return await self._ask("counts")
+
+    async def change(self, kind: Kind, changes: Mapping[str, Any]) -> None:
+        await self._ask("change", kind, changes)
+
+    async def look(self, endpoints: Collection[str]) -> None:
+        await self._ask("look", endpoints)
+
+    async def settings(self) -> State:
+        return await self._ask("settings")
 
     async def content(self, blob: Blob) -> bytes:
         try:

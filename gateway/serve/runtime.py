@@ -8,7 +8,7 @@ import functools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from gateway.core.config import Config, EndpointConfig
 from gateway.core.decision import VariantKey
 from gateway.core.fleet import Group
 from gateway.core.plugins import discover
-from gateway.core.ports import Endpoint, Health, Standing, Surroundings
+from gateway.core.ports import Endpoint, Health, Homes, Standing, Surroundings
 from gateway.core.release import Release
 from gateway.core.request import Options
 from gateway.frontends.codec_pool import CodecPool
@@ -32,17 +32,20 @@ from gateway.pipeline.following import Following
 from gateway.pipeline.monitor import Monitor
 from gateway.pipeline.observer import Desk, Observer, observed
 from gateway.pipeline.records import DecisionRing
+from gateway.pipeline.served import Counts, summed
+from gateway.pipeline.siblings import Kind, Siblings
 from gateway.pipeline.state import ReplicaState
 from gateway.routing.record import to_record
 from gateway.serve import views
 from gateway.serve.measuring import Measurements
 from gateway.serve.passage import OperatorCall, OperatorPassage
-from gateway.serve.scrape_listener import ScrapeListener
 from gateway.serve.settings import ReplicaSettings
 from gateway.serve.teaching import teach
 from gateway.store.profiles import Profile, ProfileStore
 from gateway.telemetry import Telemetry
+from gateway.telemetry.merged import Families
 from gateway.telemetry.metrics import ToldGauge
+from gateway.telemetry.settings import State
 from oip.errors import OipError
 from oip.names import shown
 from oip.reasons import Reason
@@ -63,7 +66,9 @@ CALLERS_MISTAKES = frozenset(
 
 class Runtime:
     """One replica's endpoints, state, pipeline and listeners. Everything runs on the loop of `start`. What
-    it observes goes to `desk`, None: nothing is observed; `standing` tells what is released, None: nothing."""
+    it observes goes to `desk`, None: nothing is observed; `standing` tells what is released, None: nothing.
+    `homes` and `siblings` are None for a replica that is alone. `name` is the replica's own: with it its
+    decisions' ids begin."""
 
     def __init__(
         self,
@@ -71,12 +76,17 @@ class Runtime:
         operator: OperatorCall,
         desk: Desk | None = None,
         standing: Standing | None = None,
+        homes: Homes | None = None,
+        siblings: Siblings | None = None,
     ) -> None:
         self._settings = settings
         self._operator = operator
+        self.name = secrets.token_hex(4)
         self._state = ReplicaState(settings.config, settings.revision)
-        self._telemetry = Telemetry(settings.config.telemetry, settings.config.gateway.name)
-        self._records = DecisionRing(secrets.token_hex(4))
+        gateway_name = settings.config.gateway.name
+        instance = f"{gateway_name}/{self.name}" if settings.shared else gateway_name
+        self._telemetry = Telemetry(settings.config.telemetry, gateway_name, instance)
+        self._records = DecisionRing(self.name)
         self._profiles = ProfileStore(settings.state_dir)
         self._profiles_seen: object = None
         self._stored: Sequence[Profile] = ()
@@ -94,6 +104,8 @@ class Runtime:
             self._records,
             self._telemetry,
             lambda name: self._monitors[name].look_anew(),
+            homes,
+            siblings,
         )
         self._measurements = Measurements(
             settings.config,
@@ -101,7 +113,9 @@ class Runtime:
             lambda name: self._state.snapshot.groups[name],
             self._profiles,
         )
-        self._following = None if standing is None else Following(settings.config, self._endpoints, standing)
+        self._following = None
+        if standing is not None:
+            self._following = Following(settings.config, self._endpoints, standing, settings.folder)
         self._opened = contextlib.AsyncExitStack()
         """What must be closed, the last opened first."""
         self._grace_until = 0.0
@@ -133,6 +147,7 @@ class Runtime:
             self._settings.state_dir,
             self._heard_group,
             hub=f"unix:{inside}" if inside is not None else "",
+            shared=self._settings.folder,
         )
         for declared in self._settings.config.endpoints:
             name = declared.name
@@ -161,23 +176,23 @@ class Runtime:
             self._opened.callback(beginning.cancel)
 
     async def _start_listeners(self) -> None:
-        listen = self._settings.listen
+        listen, shared = self._settings.listen, self._settings.shared
         body_bytes = int(self._settings.config.gateway.limits.max_body_mb * 2**20)
         pool = CodecPool()
         self._opened.push_async_callback(pool.close)
         codecs = binding_codecs(pool, body_bytes)
         handlers = Handlers(self._director, codecs, name="tidegate", version=gateway.__version__)
-        grpc = GrpcLane(handlers, listen.grpc.host, listen.grpc.port, max_message_bytes=body_bytes)
+        grpc = GrpcLane(
+            handlers, listen.grpc.host, listen.grpc.port, max_message_bytes=body_bytes, shared=shared
+        )
         http = HttpLane(
             handlers,
             OperatorPassage(self._operator),
             listen.http.host,
             listen.http.port,
             max_body_bytes=body_bytes,
+            shared=shared,
         )
-        scrape = ScrapeListener(self._telemetry.metrics, listen.metrics)
-        await scrape.start()
-        self._opened.push_async_callback(scrape.close)
         for lane in (grpc, http):
             await lane.start()
             self._opened.push_async_callback(self._drain_lane, lane)
@@ -188,7 +203,7 @@ class Runtime:
     def addresses(self) -> dict[str, str]:
         """Where the listeners are, as IP:PORT by name."""
         listen = self._settings.listen
-        return {"http": str(listen.http), "grpc": str(listen.grpc), "metrics": str(listen.metrics)}
+        return {"http": str(listen.http), "grpc": str(listen.grpc)}
 
     def endpoint_states(self) -> dict[str, str]:
         """Why each endpoint is not up, by name; "" for one that is."""
@@ -233,6 +248,32 @@ class Runtime:
         """Metrics that control alone knows, in place of what it told before."""
         self._telemetry.metrics.told(rows)
 
+    async def metrics(self) -> Families:
+        """What a scrape of this replica alone would have, made off the loop that serves requests."""
+        return await asyncio.to_thread(lambda: list(self._telemetry.metrics.collect()))
+
+    async def counts(self) -> Counts:
+        """What was served here."""
+        return summed([self._director.counts])
+
+    async def change(self, kind: Kind, changes: Mapping[str, Any]) -> None:
+        """Change this replica's settings. Raises OipError."""
+        settings = self._telemetry.settings
+        _ = settings.trace(changes) if kind == "trace" else settings.log(changes)
+
+    async def settings(self) -> State:
+        return self._telemetry.settings.state
+
+    async def adopt(self, state: State) -> None:
+        """Take over the settings of replicas that have served for longer."""
+        self._telemetry.settings.adopt(state)
+
+    async def look(self, endpoints: Collection[str]) -> None:
+        """Look at endpoints now; returns when what there is to know is known."""
+        await asyncio.gather(
+            *(self._monitors[name].look_anew() for name in endpoints if name in self._monitors)
+        )
+
     async def follow(self, release: Release) -> dict[str, str]:
         """Bring a release to the endpoints that follow its model; by endpoint "" or why not."""
         if self._following is None:
@@ -252,6 +293,10 @@ class Runtime:
                 f"the running configuration has no variant {shown(model)} on an endpoint {shown(endpoint)}",
             )
         return self._measurements.begin(key)
+
+    async def measuring(self) -> bool:
+        """Whether a measurement runs."""
+        return self._measurements.running
 
     async def measurement(self, number: str) -> dict[str, Any]:
         return self._measurements.view(number)

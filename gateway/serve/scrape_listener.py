@@ -9,15 +9,15 @@ from typing import Any, cast
 import uvicorn
 
 from gateway.serve.settings import Address
-from gateway.telemetry import Metrics, metrics_app
+from gateway.telemetry import Render, metrics_app
 
 
 class ScrapeListener:
-    """Serves one replica's metrics on one address, on the loop that starts it."""
+    """Serves what `render` gives on one address, on the loop that starts it."""
 
-    def __init__(self, metrics: Metrics, address: Address) -> None:
+    def __init__(self, render: Render, address: Address) -> None:
         self._address = address
-        config = uvicorn.Config(metrics_app(metrics), lifespan="off", log_config=None, access_log=False)
+        config = uvicorn.Config(metrics_app(render), lifespan="off", log_config=None, access_log=False)
         config.load()
         self._server = uvicorn.Server(config)
         self._server.lifespan = config.lifespan_class(config)

@@ -54,15 +54,27 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSettings:
-    """`revision` identifies `config`; `state_dir` holds the stored profiles. `inside` is the path of the
-    hub's inner socket, None without an edge endpoint."""
+    """`revision` identifies `config`; `state_dir` holds the stored profiles. `homes` is the path of the socket
+    where control tells of sequences, None for a replica that is alone; `inside` that of the hub's inner socket,
+    None without an edge endpoint."""
 
     config: Config
     revision: str
     listen: Listen
     state_dir: Path
     drain_s: float = 20.0
+    homes: Path | None = None
     inside: Path | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether other replicas listen at the same addresses."""
+        return self.config.gateway.replicas.max > 1
+
+    @property
+    def folder(self) -> Path | None:
+        """Where replicas of this gateway take turns; None for one that is alone."""
+        return self.homes.parent if self.shared and self.homes is not None else None
 
 
 @dataclass(frozen=True, slots=True)

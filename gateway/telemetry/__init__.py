@@ -12,6 +12,6 @@ daemon threads push spans and metrics to an OTLP/HTTP receiver. Invariants:
 
 from gateway.telemetry.facade import AttemptTelemetry, RequestTelemetry, Telemetry
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.scrape import metrics_app
+from gateway.telemetry.scrape import Render, metrics_app
 
-__all__ = ["AttemptTelemetry", "Metrics", "RequestTelemetry", "Telemetry", "metrics_app"]
+__all__ = ["AttemptTelemetry", "Metrics", "Render", "RequestTelemetry", "Telemetry", "metrics_app"]

@@ -28,10 +28,11 @@ class Telemetry:
     """Metrics, tracing and their exporters for one gateway process.
 
     Without `otlp_endpoint` nothing is exported and no thread started; the metrics can be scraped
-    all the same. Raises ValueError for an `otlp_endpoint` that is no http(s) base URL.
+    all the same. `instance` is the process's name for the receiver, the gateway's without one. Raises ValueError
+    for an `otlp_endpoint` that is no http(s) base URL.
     """
 
-    def __init__(self, config: TelemetryConfig, gateway_name: str) -> None:
+    def __init__(self, config: TelemetryConfig, gateway_name: str, instance: str = "") -> None:
         self.metrics = Metrics()
         self._gateway = gateway_name
         self._exporters: tuple[SpanExporter, MetricExporter] | None = None
@@ -39,7 +40,7 @@ class Telemetry:
             self.tracing = Tracing(None, config.sample_ratio)
             self.settings = Settings(self.tracing, config.sample_ratio)
             return
-        who = resource(gateway_name, gateway.__version__)
+        who = resource(instance or gateway_name, gateway.__version__)
         dropped = self.metrics.telemetry_dropped
         spans = SpanExporter(
             Poster(config.otlp_endpoint, TRACES_PATH, names.SIGNAL_SPANS),

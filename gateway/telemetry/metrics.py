@@ -1,4 +1,4 @@
-"""The instruments, behind one method per event, and their text for a scrape.
+"""The instruments, behind one method per event.
 
 A registry of its own, not prometheus_client's global one: nothing that shares the process (Ray)
 leaks in, and tests are independent. Children are looked up in plain dicts because
@@ -10,15 +10,11 @@ whatever comes later is counted under "_other".
 from __future__ import annotations
 
 from collections import Counter as Count
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.exposition import generate_latest as plain_text
 from prometheus_client.metrics_core import Metric
-from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPENMETRICS
-from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
 
 from gateway.core.decision import Outcome, Verdict
 from gateway.core.fleet import Device, Group
@@ -198,16 +194,6 @@ class Metrics:
         for family in self._registry.collect():
             family.samples = [s for s in family.samples if not s.name.endswith("_created")]
             yield family
-
-    def render(self, accept: str = "") -> tuple[bytes, str]:
-        """The scrape's body and its content type: OpenMetrics (with exemplars) where the Accept
-        header names it, else Prometheus text."""
-        encode: Callable[[Metrics], bytes]
-        if any(part.split(";")[0].strip() == "application/openmetrics-text" for part in accept.split(",")):
-            encode, content_type = openmetrics_text, OPENMETRICS
-        else:
-            encode, content_type = plain_text, CONTENT_TYPE_PLAIN_0_0_4
-        return encode(self), content_type
 
 
 def _state(device: Device) -> str:

@@ -110,6 +110,11 @@ TELEMETRY_DROPPED = Instrument(
 TOLD = {told.name: told for told in (DRIFT, ROLLOUT_DEVICES, SPOOL_RECORDS)}
 """Gauges that control tells a replica of, so that one scrape has everything."""
 
+SMALLEST = frozenset({ENDPOINT_UP.name})
+"""Gauges of which the smallest counts where several processes tell one; of others it is the largest."""
+ADDED = frozenset({INFLIGHT.name})
+"""Gauges that add up over processes."""
+
 SIGNAL_SPANS = "spans"
 SIGNAL_METRICS = "metrics"
 

@@ -141,12 +141,12 @@ def key_value(key: str, value: str | int | float) -> KeyValue:
     return KeyValue(key=key, value=AnyValue(int_value=value))
 
 
-def resource(gateway: str, version: str) -> Resource:
-    """Who exports: the service's name and version, and this gateway as its instance."""
+def resource(instance: str, version: str) -> Resource:
+    """Who exports: the service's name and version, and this instance of it."""
     return Resource(
         attributes=[
             key_value("service.name", SERVICE),
             key_value("service.version", version),
-            key_value("service.instance.id", gateway),
+            key_value("service.instance.id", instance),
         ]
     )

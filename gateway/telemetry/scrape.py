@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from gateway.telemetry.metrics import Metrics
 from oip.errors import error_body
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+Render = Callable[[str], Awaitable[tuple[bytes, str]]]
+"""Takes the Accept header; gives body and content type."""
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
-def metrics_app(metrics: Metrics) -> App:
-    """An ASGI application for `metrics`. The text is made off the loop, which may be serving requests."""
+def metrics_app(render: Render) -> App:
+    """An ASGI application for what `render` gives."""
 
     async def app(scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise ValueError(f"the scrape address does not serve {scope['type']}")
-        await _http(metrics, scope, send)
+        await _http(render, scope, send)
 
     return app
 
 
-async def _http(metrics: Metrics, scope: Message, send: Send) -> None:
+async def _http(render: Render, scope: Message, send: Send) -> None:
     method = scope["method"]
     headers: list[tuple[bytes, bytes]] = []
     if scope["path"] != "/metrics":
@@ -37,7 +37,7 @@ async def _http(metrics: Metrics, scope: Message, send: Send) -> None:
     else:
         accept = ",".join(v.decode("latin-1") for k, v in scope["headers"] if k == b"accept")
         status = 200
-        body, content_type = await asyncio.to_thread(metrics.render, accept)
+        body, content_type = await render(accept)
     headers.append((b"content-type", content_type.encode()))
     headers.append((b"content-length", str(len(body)).encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -81,7 +81,7 @@ def checks_fast(body: bytes, signature: Signature) -> bool:
 
 def check_parts(body: bytes, parts: RequestParts, signature: Signature, model: str) -> list[Data]:
     """`check_request` for a message that was taken apart; where the data of each of its inputs lies."""
-    _check_parameters(parts.parameters)
+    check_parameters(parts.parameters)
     specs = {spec.name: spec for spec in signature.inputs}
     _check_names(parts, specs, model)
     try:
@@ -99,6 +99,22 @@ def check_parts(body: bytes, parts: RequestParts, signature: Signature, model: s
     return data
 
 
+def check_parameters(parameters: Sequence[Parameter]) -> None:
+    """Refuse a parameter that is not of the kind that the protocol's extensions give it. Raises OipError
+    MALFORMED."""
+    for key, kind, value in parameters:
+        if (known := _KINDS.get(key)) is not None:
+            kinds, expected = known
+            if kind not in kinds:
+                raise wording.parameter_kind(key, expected)
+            if key in ("priority", "timeout") and isinstance(value, int) and value < 0:
+                raise wording.negative_parameter(key)
+        elif key.startswith("triton_"):
+            raise wording.reserved_parameter()
+        elif kind in ("", "uint64_param"):
+            raise wording.parameter_kind(key, "int64_param, bool_param, or string_param")
+
+
 def check_framing(name: str, model: str, raw: bytes | memoryview, count: int) -> None:
     """Refuse raw BYTES data that is not exactly `count` elements, each behind its length."""
     fault = tensors.framing_fault(raw, count)
@@ -114,20 +130,6 @@ def check_framing(name: str, model: str, raw: bytes | memoryview, count: int) ->
 
 def _is_long(contents: Span | None) -> bool:
     return contents is not None and contents[1] - contents[0] > FAST_BYTES
-
-
-def _check_parameters(parameters: Sequence[Parameter]) -> None:
-    for key, kind, value in parameters:
-        if (known := _KINDS.get(key)) is not None:
-            kinds, expected = known
-            if kind not in kinds:
-                raise wording.parameter_kind(key, expected)
-            if key in ("priority", "timeout") and isinstance(value, int) and value < 0:
-                raise wording.negative_parameter(key)
-        elif key.startswith("triton_"):
-            raise wording.reserved_parameter()
-        elif kind in ("", "uint64_param"):
-            raise wording.parameter_kind(key, "int64_param, bool_param, or string_param")
 
 
 def _check_names(parts: RequestParts, specs: dict[str, TensorSpec], model: str) -> None:

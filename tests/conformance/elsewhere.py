@@ -1,12 +1,13 @@
 """Suites that other people wrote, straight at a Triton and through the gateway; what differs is shown.
 
     python -m tests.conformance.elsewhere --models REPOSITORY --examples CHECKOUT/src/python/examples
-    python -m tests.conformance.elsewhere --models REPOSITORY --checkers FOLDER
+    python -m tests.conformance.elsewhere --models REPOSITORY --examples ... --at-once 20 --tritons 3 --replicas 2
     python -m tests.conformance.elsewhere --models REPOSITORY --dataplane CHECKOUT/openapi/dataplane.yaml
 
 `--models` is a Triton model repository that has what the suites ask for. Nothing of a suite is changed, and
-none of it is part of this project. `--dataplane` is MLServer's description of the protocol, which schemathesis
-puts to the gateway alone. Exits with 1 when something passes straight and not through the gateway.
+none of it is part of this project. With `--at-once` the examples of sequences alone are run, so many of each at a
+time with ids of their own. `--dataplane` is MLServer's description of the protocol, which schemathesis puts to the
+gateway alone. Exits with 1 when something passes straight and not through the gateway.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -30,16 +32,19 @@ from tests.support.gateway import running_gateway
 
 CONFIG = """\
 version: 1
-gateway: {{name: gw, location: {{tier: cloud, region: eu}}}}
+gateway: {{name: gw, location: {{tier: cloud, region: eu}}, replicas: {{min: {replicas}, max: {replicas}}}}}
 endpoints:
-  - name: t
+{endpoints}
+models: []
+privacy: {{default: any, classes: {{any: {{allow: [{{tier: [device, site, regional, cloud]}}]}}}}}}
+policies: [{{name: default, match: {{}}, weights: {{latency: 1}}}}]
+"""
+ENDPOINT = """\
+  - name: t{number}
     kind: triton
     url: grpc://127.0.0.1:{port}
     location: {{tier: cloud, region: eu}}
     discover: {{privacy: any}}
-models: []
-privacy: {{default: any, classes: {{any: {{allow: [{{tier: [device, site, regional, cloud]}}]}}}}}}
-policies: [{{name: default, match: {{}}, weights: {{latency: 1}}}}]
 """
 TIMEOUT_S = 120
 SERVERS = {
@@ -61,8 +66,6 @@ COMPRESSED = {
 NOT_ASKED = "not asked"
 EXAMPLES = 100
 """Requests for each operation of a description."""
-FATAL = frozenset({"B10"})
-"""Cases that end a Triton of this version, straight too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`failed` names the checks that fail, or is the end of what the program said."""
+    """`failed` is the end of what the program said, where it failed."""
 
     name: str
     straight: str
@@ -101,6 +104,30 @@ def examples(folder: Path) -> Iterator[Run]:
                 yield Run(f"{name} ({coding})", (*command, *both), binding)
 
 
+def sequences(folder: Path) -> Iterator[Run]:
+    for binding, names in SERVERS.items():
+        for name in names.split():
+            if "_sequence_" in name:
+                yield Run(name, (sys.executable, str(folder / f"{name}.py")), binding)
+
+
+def outcome_of_all(run: Run, address: str, at_once: int) -> tuple[str, str]:
+    """PASS where all of so many at a time pass; else how many do, and what the first other one said last."""
+    if at_once == 1:
+        return outcome_of(run, address)
+    # As if they ran elsewhere: so many clients that start at once would starve the servers of a small machine.
+    runs = [
+        replace(run, command=("nice", "-n", "19", *run.command, "-o", str(number)))
+        for number in range(at_once)
+    ]
+    with ThreadPoolExecutor(at_once) as pool:
+        outcomes = list(pool.map(lambda one: outcome_of(one, address), runs))
+    failed = [outcome for outcome in outcomes if outcome[0] != "PASS"]
+    if not failed:
+        return "PASS", outcomes[0][1]
+    return f"{at_once - len(failed)} of {at_once} PASS", f"{failed[0][0]}: {failed[0][1]}"
+
+
 def outcome_of(run: Run, address: str) -> tuple[str, str]:
     """PASS, or how it failed, and what it said last."""
     try:
@@ -116,21 +143,6 @@ def outcome_of(run: Run, address: str) -> tuple[str, str]:
     # Some exit with 0 although they say that a check failed.
     passed = any(line.startswith("PASS") for line in said) or "health_metadata" in run.name
     return ("PASS" if passed else "no PASS"), last
-
-
-def checks_of(folder: Path, binding: str, http: str, grpc: str, into: Path) -> dict[str, str]:
-    """A checker's verdicts by check."""
-    program = [sys.executable, f"{binding}_cases.py"]
-    given = ["--http", http]
-    if binding == "grpc":
-        listed = subprocess.run([*program, "--list"], cwd=folder, capture_output=True, text=True, check=True)
-        cases = [line.split()[0] for line in listed.stdout.splitlines()]
-        given += ["--grpc", grpc, "--skip-slow", "--only", ",".join(c for c in cases if c not in FATAL)]
-    subprocess.run([*program, *given, "--json", str(into)], cwd=folder, capture_output=True)
-    outcomes = json.loads(into.read_text())
-    if isinstance(outcomes, dict):
-        outcomes = next(value for value in outcomes.values() if isinstance(value, list))
-    return {f"{one['case']} {one['check']}": one["result"] for one in outcomes}
 
 
 def described(description: Path, models: list[str], http: str) -> Outcome:
@@ -149,40 +161,44 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--examples", type=Path)
-    parser.add_argument("--checkers", type=Path)
     parser.add_argument("--dataplane", type=Path)
+    parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--tritons", type=int, default=1)
+    parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    if given.examples is None and given.checkers is None and given.dataplane is None:
-        parser.error("give --examples, --checkers or --dataplane")
+    if given.examples is None and given.dataplane is None:
+        parser.error("give --examples, --dataplane or both")
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
         models = sorted(p.name for p in given.models.iterdir() if p.is_dir())
-        server = TritonServer(given.models, load=models)
-        server.start()
+        if given.at_once > 1:
+            models = ["simple_sequence"]
+        servers = [TritonServer(given.models, load=models) for _ in range(given.tritons)]
         try:
-            with running_gateway(CONFIG.format(port=server.grpc_port), folder / "gw") as gateway:
-                gateway.wait_up("t")
+            for server in servers:
+                server.start()
+            endpoints = "".join(
+                ENDPOINT.format(number=number, port=server.grpc_port) for number, server in enumerate(servers)
+            )
+            config = CONFIG.format(replicas=given.replicas, endpoints=endpoints)
+            with running_gateway(config, folder / "gw") as gateway:
+                gateway.wait_up(*(f"t{number}" for number in range(given.tritons)))
+                server = servers[0]
                 straight = {"http": f"127.0.0.1:{server.http_port}", "grpc": f"127.0.0.1:{server.grpc_port}"}
                 through = {"http": gateway.http, "grpc": gateway.grpc}
-                runs = list(examples(given.examples)) if given.examples else []
+                suite = sequences if given.at_once > 1 else examples
+                runs = list(suite(given.examples)) if given.examples else []
                 for run in track(runs, disable=given.json or not sys.stdout.isatty()):
-                    here, _ = outcome_of(run, straight[run.binding])
-                    there, said = outcome_of(run, through[run.binding])
+                    here, _ = outcome_of_all(run, straight[run.binding], given.at_once)
+                    there, said = outcome_of_all(run, through[run.binding], given.at_once)
                     outcomes.append(Outcome(run.name, here, there, "" if there == "PASS" else said))
-                for binding in ("http", "grpc") if given.checkers else ():
-                    here = checks_of(given.checkers, binding, **straight, into=folder / "straight.json")
-                    there = checks_of(given.checkers, binding, **through, into=folder / "through.json")
-                    outcomes += [
-                        Outcome(f"{binding} {name}", here.get(name, "-"), verdict, "")
-                        for name, verdict in there.items()
-                        if verdict != "PASS" or here.get(name) == "FAIL"
-                    ]
                 if given.dataplane:
                     outcomes.append(described(given.dataplane, models, gateway.http))
         finally:
-            server.stop()
+            for server in servers:
+                server.stop()
     if given.json:
         print(json.dumps([asdict(outcome) for outcome in outcomes], indent=2))
     else:

@@ -9,8 +9,8 @@ import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from tests.support.quiet_ray import ray, serve  # isort: skip  # before anything that uses Ray
+from gateway.backends._pool_keeper import PoolKeeper
 from gateway.backends.pool import PoolEndpoint
 from gateway.core.errors import AttemptError
 from gateway.core.plugins import discover
@@ -533,6 +534,38 @@ async def test_a_pool_at_zero_follows(pools: Surroundings):
         assert await load.versions() == ("5",)
         assert (await _is("asleep", lambda s: s.deployed)).running == 0
         assert await load.ask() == "5"
+
+
+async def test_of_two_data_planes_one_moves_a_pool_and_the_other_goes_along(
+    pools: Surroundings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """And when the one that leads has ended the other one leads, from where it was."""
+    both = replace(pools, shared=tmp_path)
+    deployed, by = PoolKeeper._deploy, list[PoolKeeper]()
+
+    async def seen(self: PoolKeeper, pool: PoolConfig) -> None:
+        by.append(self)
+        await deployed(self, pool)
+
+    monkeypatch.setattr(PoolKeeper, "_deploy", seen)
+    async with AsyncExitStack() as second:
+        async with _started(both, "asleep", "scaled") as one:
+            other = await second.enter_async_context(_started(both, "asleep", "scaled"))
+            loads = [Asking(one), Asking(other)]
+            callers = [asyncio.create_task(load.keep_asking()) for load in loads]
+            for _ in range(2):
+                told = [place.follow("scaled", _release("6"), scaling(6), None) for place in (one, other)]
+                assert await asyncio.gather(*told) == ["", ""]
+            assert [await load.ask() for load in loads] == ["6", "6"]
+            for caller in callers:
+                caller.cancel()
+            for ended in await asyncio.gather(*callers, return_exceptions=True):
+                assert isinstance(ended, asyncio.CancelledError), ended
+            assert set(by) == {one._keeper}
+        await until(lambda: other._keeper in by)
+        assert await other.follow("scaled", _release("7"), scaling(7), None) == ""
+        assert await Asking(other).ask() == "7"
+        assert set(by) == {one._keeper, other._keeper}
 
 
 def _golden(by: int) -> bytes:

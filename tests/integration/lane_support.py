@@ -105,10 +105,12 @@ class FakeService:
         self._known(model, "")
         self.loads.append((model, dependents))
 
-    def trace_settings(self, changes: Mapping[str, Sequence[str] | None]) -> Mapping[str, Sequence[str]]:
+    async def trace_settings(
+        self, changes: Mapping[str, Sequence[str] | None]
+    ) -> Mapping[str, Sequence[str]]:
         return self.settings.trace(changes)
 
-    def log_settings(self, changes: Mapping[str, object]) -> Mapping[str, bool | int | str]:
+    async def log_settings(self, changes: Mapping[str, object]) -> Mapping[str, bool | int | str]:
         return self.settings.log(changes)
 
     async def infer(self, call: Call, codec: InferCodec) -> Reply:

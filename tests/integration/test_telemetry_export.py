@@ -19,6 +19,7 @@ from gateway.core.decision import Candidate, Decision, Outcome, Prediction, Verd
 from gateway.core.place import Place, Tier
 from gateway.core.request import Options
 from gateway.telemetry import Telemetry
+from gateway.telemetry.merged import as_text
 from gateway.telemetry.otlp import METRICS_PATH, TRACES_PATH, Poster, resource
 from gateway.telemetry.otlp_metrics import MetricExporter
 from gateway.telemetry.otlp_spans import SpanExporter
@@ -83,7 +84,7 @@ def serve_one(telemetry: Telemetry, options: Options) -> tuple[tuple[str, str], 
 
 
 def dropped_spans(telemetry: Telemetry) -> int:
-    body, _ = telemetry.metrics.render()
+    body, _ = as_text(list(telemetry.metrics.collect()))
     prefix = 'tidegate_telemetry_dropped_total{signal="spans"} '
     (line,) = [line for line in body.decode().splitlines() if line.startswith(prefix)]
     return int(float(line.removeprefix(prefix)))

@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2
 from gateway.core.call import Binding, Call, Metadata
 from gateway.core.config import Config, EndpointConfig, PlacedConfig
 from gateway.core.errors import AttemptError, Refusal
-from gateway.core.ports import Health, ModelHealth, Permit, Surroundings
+from gateway.core.ports import Health, Homes, ModelHealth, Permit, Surroundings
 from gateway.frontends.codecs import IdentityInferCodec
 from gateway.pipeline.director import Director
 from gateway.pipeline.dispatch import Dispatcher
@@ -183,7 +183,7 @@ def looking(looked: list[str]) -> Callable[[str], Awaitable[None]]:
     return look
 
 
-async def bench(config: Config | None = None) -> Bench:
+async def bench(config: Config | None = None, homes: Homes | None = None) -> Bench:
     """Everything up and ready."""
     config = config or config_of()
     endpoints = {e.name: FakeEndpoint(e) for e in config.endpoints}
@@ -195,7 +195,7 @@ async def bench(config: Config | None = None) -> Bench:
     dispatcher = Dispatcher(state, endpoints, looked.append, loop.time)
     records = DecisionRing("t")
     telemetry = Telemetry(config.telemetry, config.gateway.name)
-    director = Director(config, state, endpoints, dispatcher, records, telemetry, looking(looked))
+    director = Director(config, state, endpoints, dispatcher, records, telemetry, looking(looked), homes)
     return Bench(config, endpoints, state, director, records, telemetry, looked)
 
 

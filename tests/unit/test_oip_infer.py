@@ -104,7 +104,7 @@ def test_bytes_are_objects_and_back():
     )
 
 
-def test_outputs_come_as_they_were_asked_for():
+def test_outputs_come_in_the_models_order():
     message = request("FP32", [1], bytes(4))
     message.outputs.add(name="B")
     message.outputs.add(name="A")
@@ -112,8 +112,8 @@ def test_outputs_come_as_they_were_asked_for():
     work = parse_request(message.SerializeToString(), given)
     outputs = {n: np.full(1, at, np.float32) for at, n in enumerate("ABC")}
     response = answer(build_response("m", "1", "", select(work, outputs), given))
-    assert [output.name for output in response.outputs] == ["B", "A"]
-    assert [struct.unpack("<f", raw)[0] for raw in response.raw_output_contents] == [1.0, 0.0]
+    assert [output.name for output in response.outputs] == ["A", "B"]
+    assert [struct.unpack("<f", raw)[0] for raw in response.raw_output_contents] == [0.0, 1.0]
     with pytest.raises(OipError, match="it gave no output 'B'"):
         select(work, {"A": outputs["A"]})
 

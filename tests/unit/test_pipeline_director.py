@@ -12,6 +12,7 @@ from gateway.core.config import EndpointConfig
 from gateway.core.errors import Refusal, TidegateError
 from gateway.core.request import Options, Request
 from gateway.pipeline.dispatch import Course, Dispatcher
+from gateway.telemetry.merged import as_text
 from oip.reasons import Reason
 from oip.scan import scan_request
 from tests.support.fakes import (
@@ -232,7 +233,7 @@ async def test_caller_that_leaves_at_its_deadline_counts_as_that():
     await asyncio.sleep(call.deadline - asyncio.get_running_loop().time() - 0.005)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    text = b.telemetry.metrics.render("")[0].decode()
+    text = as_text(list(b.telemetry.metrics.collect()))[0].decode()
     assert 'code="deadline"' in text
     assert 'code="cancelled"' not in text
 
@@ -285,7 +286,7 @@ async def test_answer_that_is_none_is_a_failure_of_its_place():
 async def test_early_refusal_is_counted_under_its_class():
     b = await bench()
     await b.director.infer(call_of(privacy="own"), CODEC)
-    text = b.telemetry.metrics.render("")[0].decode()
+    text = as_text(list(b.telemetry.metrics.collect()))[0].decode()
     (line,) = [
         found
         for found in text.splitlines()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import asyncio
 from typing import Any
 
 import pytest
 from tritonclient.grpc import service_pb2
 
 from gateway.core.call import Reply
-from gateway.pipeline.sequences import IDLE_S, MOST, Sequence, Sequences, Step
+from gateway.core.homes import Home
+from gateway.core.ports import Homes
+from gateway.pipeline.sequences import OwnHomes, step_of
 from oip.errors import OipError
 from oip.reasons import Reason
 from oip.signature import Signature
@@ -27,11 +29,13 @@ def step(sequence: int | str = 7, *, start: bool = False, end: bool = False, mod
     return message.SerializeToString()
 
 
-async def drawn() -> Bench:
+async def drawn(homes: Homes | None = None) -> Bench:
     """Places that are equally good, so that chance says which one is asked."""
     model = config_of().models[0]
     variants = [{"endpoint": v.endpoint} for v in model.variants]
-    return await bench(config_of(models=[{"name": "digits", "idempotent": True, "variants": variants}]))
+    return await bench(
+        config_of(models=[{"name": "digits", "idempotent": True, "variants": variants}]), homes
+    )
 
 
 async def asked(b: Bench, body: bytes) -> Reply:
@@ -46,6 +50,16 @@ def place_of(reply: Reply) -> str:
 def told(reply: Reply) -> tuple[Reason, str]:
     assert reply.error is not None
     return reply.error.reason, reply.error.message
+
+
+async def test_a_start_of_another_kind_is_no_step_without_one():
+    message = pb.ModelInferRequest.FromString(step())
+    message.parameters["sequence_start"].int64_param = 1
+    reason, words = told(await asked(await drawn(), message.SerializeToString()))
+    assert (reason, words) == (
+        Reason.MALFORMED,
+        "invalid value type for 'sequence_start' parameter, expected bool_param.",
+    )
 
 
 async def test_every_step_goes_where_the_first_one_went():
@@ -139,17 +153,61 @@ async def test_where_no_place_keeps_state_the_parameters_mean_nothing():
     assert told(await asked(b, step()))[0] is Reason.MALFORMED
 
 
-def test_what_lies_idle_is_forgotten_and_no_more_are_kept_than_may_be():
-    homes, first = Sequences(), Step(Sequence("digits", 7), True, False)
-    homes.begun(first, "site", 0.0)
-    known = homes.step_of(step(), IDLE_S)
-    assert known == replace(first, starts=False, home="site")
-    with pytest.raises(OipError, match="START"):
-        homes.step_of(step(), IDLE_S + 1)
-    assert len(homes) == 0
-    for number in range(1, MOST + 2):
-        homes.begun(Step(Sequence("digits", number), True, False), "site", 0.0)
-    assert len(homes) == MOST
-    with pytest.raises(OipError, match="START"):
-        homes.step_of(step(1), 0.0)
-    assert homes.step_of(step(MOST + 1), 0.0) is not None
+class Away(OwnHomes):
+    """Homes that cannot be asked."""
+
+    async def begin(self, sequence: str, home: Home) -> None:
+        raise OipError(Reason.UNAVAILABLE, "control is not available")
+
+    async def find(self, sequence: str) -> Home | None:
+        raise OipError(Reason.UNAVAILABLE, "control is not available")
+
+
+async def test_nothing_is_sent_while_nobody_can_say_where():
+    b = await drawn(Away())
+    for body in (step(start=True), step(), step(end=True)):
+        assert told(await asked(b, body)) == (Reason.UNAVAILABLE, "control is not available")
+    assert not any(endpoint.seen for endpoint in b.endpoints.values())
+
+
+async def test_replicas_that_share_their_homes_are_one():
+    homes = OwnHomes()
+    first, second = await drawn(homes), await drawn(homes)
+    for number in range(1, 21):
+        home = place_of(await asked(first, step(number, start=True)))
+        assert place_of(await asked(second, step(number))) == home
+        new = place_of(await asked(second, step(number, start=True)))
+        assert {place_of(await asked(b, step(number))) for b in (first, second)} == {new}
+        place_of(await asked(first, step(number, end=True)))
+        assert told(await asked(second, step(number)))[0] is Reason.MALFORMED
+
+
+async def test_an_old_beginning_ends_nothing_that_was_begun_since():
+    """The first START hangs at one replica, the caller begins anew at the other, then the first one fails."""
+    homes = OwnHomes()
+    first, second = await drawn(homes), await drawn(homes)
+    entered, release = asyncio.Event(), asyncio.Event()
+
+    async def hangs(message: Any, timeout_s: float) -> bytes:
+        entered.set()
+        await release.wait()
+        raise failure(Reason.ENDPOINT_FAILED)
+
+    for endpoint in first.endpoints.values():
+        endpoint.behaviour = hangs
+    late = asyncio.create_task(asked(first, step(start=True)))
+    await entered.wait()
+    home = place_of(await asked(second, step(start=True)))
+    release.set()
+    assert told(await late)[0] is Reason.ENDPOINT_FAILED
+    assert place_of(await asked(second, step())) == home
+
+
+def test_what_a_step_is():
+    first = step_of(step(start=True))
+    assert first is not None
+    assert (first.model, first.id, first.starts, first.ends, first.home) == ("digits", 7, True, False, None)
+    assert step_of(request()) is None
+    names = [step_of(body) for body in (step(7), step("7"), step(77), step(7, model="digits7"))]
+    assert len({each.sequence for each in names if each is not None}) == len(names)
+    assert first.sequence == step_of(step(7, end=True)).sequence  # pyright: ignore[reportOptionalMemberAccess]

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.support.quiet_ray import ray  # isort: skip  # before anything that u
 from ray._private import utils
 from ray.exceptions import RayError
 
+from gateway.core.config.models import Replicas
 from gateway.serve import app
 from gateway.serve.settings import Address, Listen, ReplicaSettings
 from tests.support.configs import config_from
@@ -108,10 +110,10 @@ def test_what_a_killed_gateway_left_is_removed_and_nothing_else(
         for name in ("tidegate-left", "tidegate-new", "other"):
             (root / name).mkdir()
         with socket.socket(socket.AF_UNIX) as left, socket.socket(socket.AF_UNIX) as other:
-            left.bind(str(root / "tidegate-left" / "hub.sock"))
-            other.bind(str(root / "other" / "hub.sock"))
+            left.bind(str(root / "tidegate-left" / "homes.sock"))
+            other.bind(str(root / "other" / "homes.sock"))
         with app._private_folder() as living, socket.socket(socket.AF_UNIX) as hub:
-            hub.bind(str(living / "hub.sock"))
+            hub.bind(str(living / "homes.sock"))
             with app._private_folder() as second:
                 names = {folder.name for folder in root.iterdir()}
                 assert names == {living.name, second.name, "tidegate-new", "other"}
@@ -129,3 +131,70 @@ def test_two_gateways_that_start_at_once_get_ports_of_their_own(monkeypatch: pyt
             assert app._free(anywhere, first).port == port
             assert app._free(anywhere, later).port != port
         assert app._free(anywhere, later).port == port
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has names to claim an address by")
+def test_an_address_is_claimed_while_nobody_listens_there():
+    """Replicas share their ports with whoever shares too, another gateway's among them."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    given = Address("127.0.0.1", port)
+    listen = Listen(given, Address("127.0.0.1", 0), Address("127.0.0.1", 0))
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        app._refuse_taken(listen, first)
+        with pytest.raises(app.StartError, match=f"^HTTP: cannot listen on {given}: Address already in use$"):
+            app._refuse_taken(listen, second)
+        app._refuse_taken(Listen(Address("127.0.0.2", port), *[Address("127.0.0.1", 0)] * 2), second)
+    taken = pytest.raises(app.StartError, match="Address already in use")
+    with socket.create_server(given), contextlib.ExitStack() as third, taken:
+        app._refuse_taken(listen, third)
+
+
+def test_replicas_that_share_a_port_are_for_linux_alone(
+    settings: ReplicaSettings, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    gateway = CONFIG.gateway.model_copy(update={"replicas": Replicas(min=2, max=2)})
+    shared = replace(settings, config=CONFIG.model_copy(update={"gateway": gateway}))
+    with (
+        pytest.raises(app.StartError, match=r"gateway\.replicas above 1 needs Linux"),
+        app.running(shared, "f", lambda: True),
+    ):
+        pass
+
+
+class Answering:
+    """A handle whose replicas come up one after the other."""
+
+    def __init__(self, *told: list[dict[str, Any]]) -> None:
+        self.told = [*told]
+
+    def broadcast(self, method: str) -> Answering:
+        assert method == "describe"
+        return self
+
+    def results(self, timeout_s: float) -> list[dict[str, Any]]:
+        return self.told.pop(0) if len(self.told) > 1 else self.told[0]
+
+
+def test_ready_is_when_every_replica_serves(monkeypatch: pytest.MonkeyPatch):
+    def plane(pid: int, trouble: str = "") -> dict[str, Any]:
+        return {"http": "h", "grpc": "g", "endpoints": {"t": trouble, "u": ""}, "pid": pid}
+
+    control = Answering([{"metrics": "m", "pid": 1}])
+    coming = Answering([plane(2)], [plane(2)], [plane(2), plane(3, "down")])
+    found = app._described({"control": control, "data_plane": coming}, 2)
+    assert found == {
+        "edge": None,
+        "metrics": "m",
+        "http": "h",
+        "grpc": "g",
+        "endpoints": {"t": "down", "u": ""},
+        "pids": {"control": [1], "data_plane": [2, 3]},
+    }
+    failing = Answering([plane(2), {"failure": "gRPC: cannot listen"}])
+    with pytest.raises(app.StartError, match="gRPC: cannot listen"):
+        app._described({"data_plane": failing}, 2)
+    monkeypatch.setattr(app, "DESCRIBE_S", 0.1)
+    with pytest.raises(TimeoutError, match="1 of 2 replicas came up"):
+        app._described({"data_plane": Answering([plane(2)])}, 2)

@@ -21,6 +21,7 @@ from gateway.serve import control as module
 from gateway.serve import upkeep as upkeep_module
 from gateway.serve.control import Control
 from gateway.serve.fleet_watch import FleetWatch
+from gateway.serve.settings import Address, Listen, ReplicaSettings
 from gateway.serve.upkeep import Upkeep
 from gateway.store.blobs import BlobError, blob_of
 from gateway.store.database import migrate, open_database
@@ -68,7 +69,9 @@ async def test_a_control_whose_store_is_away_is_healthy_and_begins_when_it_is_ba
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "bind_replica_to_loopback", lambda: None)
-    control = Control(watched(), "r", "f", tmp_path, None)
+    anywhere = Address("127.0.0.1", 0)
+    listen = Listen(anywhere, anywhere, anywhere)
+    control = Control(ReplicaSettings(watched(), "r", listen, tmp_path), "f")
     upkeep = control._upkeep  # pyright: ignore[reportPrivateUsage]
     faults: list[Exception] = [
         BlobError("the store is away"),

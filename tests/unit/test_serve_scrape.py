@@ -10,6 +10,11 @@ import pytest
 from gateway.serve.scrape_listener import ScrapeListener
 from gateway.serve.settings import Address
 from gateway.telemetry import Metrics
+from gateway.telemetry.merged import as_text
+
+
+async def render(accept: str) -> tuple[bytes, str]:
+    return as_text(list(Metrics().collect()), accept)
 
 
 def free_port() -> int:
@@ -19,7 +24,7 @@ def free_port() -> int:
 
 async def test_client_that_does_not_read_does_not_hold_the_close():
     port = free_port()
-    listener = ScrapeListener(Metrics(), Address("127.0.0.1", port))
+    listener = ScrapeListener(render, Address("127.0.0.1", port))
     await listener.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 2000)
@@ -33,7 +38,7 @@ async def test_taken_address_is_told_with_its_name():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = Address("127.0.0.1", taken.getsockname()[1])
         with pytest.raises(OSError, match=f"metrics: cannot listen on {address}"):
-            await ScrapeListener(Metrics(), address).start()
+            await ScrapeListener(render, address).start()
 
 
 @pytest.mark.parametrize(

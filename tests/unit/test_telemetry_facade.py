@@ -11,6 +11,7 @@ from gateway.core.place import Place, Tier
 from gateway.core.ports import RemoteSpan
 from gateway.core.request import Options
 from gateway.telemetry import Telemetry
+from gateway.telemetry.merged import as_text
 from gateway.telemetry.spans import Span, Tracing
 from oip.reasons import Reason
 
@@ -45,7 +46,7 @@ def recording() -> tuple[Telemetry, list[Span]]:
 
 
 def lines(telemetry: Telemetry, name: str) -> list[str]:
-    body, _ = telemetry.metrics.render()
+    body, _ = as_text(list(telemetry.metrics.collect()))
     return [line for line in body.decode().splitlines() if line.startswith(name)]
 
 

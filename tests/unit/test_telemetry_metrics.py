@@ -8,12 +8,13 @@ from gateway.core.config import VariantConfig
 from gateway.core.decision import Candidate, Decision, Note, Outcome, Verdict
 from gateway.core.place import Place, Tier
 from gateway.telemetry.events import AttemptEnded, Decided, RequestEnded
+from gateway.telemetry.merged import as_text
 from gateway.telemetry.metrics import Metrics
 from oip.reasons import Reason
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    body, _ = metrics.render()
+    body, _ = as_text(list(metrics.collect()))
     return {
         (s.name, tuple(sorted(s.labels.items()))): s.value
         for family in parse_text(body.decode())
@@ -141,7 +142,7 @@ def test_openmetrics_carries_the_trace_id_as_exemplar_and_plain_text_does_not() 
     metrics.request_ended(RequestEnded(0.0, 0.003, None, "digits", trace_id="ab" * 16))
     metrics.request_ended(RequestEnded(0.0, 0.3, None, "digits"))
     accept = "application/openmetrics-text;version=1.0.0;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
-    body, content_type = metrics.render(accept)
+    body, content_type = as_text(list(metrics.collect()), accept)
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
     exemplars = {
         sample.labels["le"]: sample.exemplar.labels
@@ -151,7 +152,7 @@ def test_openmetrics_carries_the_trace_id_as_exemplar_and_plain_text_does_not() 
     }
     assert exemplars == {"0.005": {"trace_id": "ab" * 16}}
 
-    plain, content_type = metrics.render("text/plain")
+    plain, content_type = as_text(list(metrics.collect()), "text/plain")
     assert content_type.startswith("text/plain; version=0.0.4")
     assert b"abab" not in plain
     assert b"_created" not in plain

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from gateway.telemetry.merged import as_text
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.scrape import metrics_app
 
@@ -22,7 +23,11 @@ async def get(
 
     headers = [(b"accept", accept)] if accept else []
     scope = {"type": "http", "method": method, "path": path, "headers": headers}
-    await metrics_app(metrics)(scope, receive, send)
+
+    async def render(accept: str) -> tuple[bytes, str]:
+        return as_text(list(metrics.collect()), accept)
+
+    await metrics_app(render)(scope, receive, send)
     start, body = sent
     return start["status"], dict(start["headers"]), body["body"]
 
@@ -60,4 +65,4 @@ async def test_nothing_but_http_is_served() -> None:
         raise AssertionError
 
     with pytest.raises(ValueError, match="does not serve websocket"):
-        await metrics_app(Metrics())({"type": "websocket"}, unused, unused)
+        await metrics_app(unused)({"type": "websocket"}, unused, unused)

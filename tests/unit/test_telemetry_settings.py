@@ -71,3 +71,21 @@ def test_the_level_follows_the_settings():
     with pytest.raises(OipError):
         settings.log({"log_info": True})
     assert logging.getLogger("gateway").level == logging.CRITICAL + 1
+
+
+@pytest.mark.usefixtures("levels")
+def test_a_replica_that_starts_goes_on_with_what_the_others_have():
+    old, tracing = Settings(Tracing(None, 0.5), 0.5), Tracing(lambda span: None, 0.5, Random(1))
+    old.trace({"trace_rate": ["4"]})
+    old.log({"log_info": True})
+    new = Settings(tracing, 0.5)
+    new.adopt(old.state)
+    assert new.state == old.state
+    assert share(tracing) == pytest.approx(0.25, abs=0.05)
+    assert new.log({})["log_info"] is True
+    new.trace({"trace_rate": ["2"]})
+    new.adopt(old.state)
+    assert new.trace({})["trace_rate"] == ["2"], "what has seen fewer changes is older"
+    fresh = Settings(Tracing(None, 0.5), 0.5)
+    fresh.adopt(Settings(Tracing(None, 0.1), 0.1).state)
+    assert fresh.trace({})["trace_rate"] == ["2"], "its own configuration"

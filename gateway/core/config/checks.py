@@ -27,6 +27,7 @@ def references(data: object) -> Iterator[Finding]:
     yield from _no_models(root)
     for section, noun in (("endpoints", "endpoint"), ("models", "model"), ("policies", "policy")):
         yield from _repeated(root, section, noun)
+    yield from _replicas(root)
     yield from _gateways(root)
     endpoints = _names(root, "endpoints")
     classes = _classes(root)
@@ -57,6 +58,19 @@ def _no_models(root: Plain) -> Iterator[Finding]:
             yield Finding((), f"key 'models' is missing from the file: add it, {or_discover}")
     elif root["models"] in ([], ()):
         yield Finding(("models",), f"models must not be empty: write at least one entry, {or_discover}")
+
+
+def _replicas(root: Plain) -> Iterator[Finding]:
+    """Following the load is not served yet."""
+    replicas = mapping(mapping(root.get("gateway")).get("replicas"))
+    least, most = replicas.get("min", 1), replicas.get("max", 1)
+    if type(least) is not int or type(most) is not int or least == most:
+        return
+    key = "max" if "max" in replicas else "min"
+    text = (
+        "gateway.replicas.max other than gateway.replicas.min is not served by this version: write one number"
+    )
+    yield Finding(("gateway", "replicas", key), text)
 
 
 def _updates(root: Plain) -> Iterator[Finding]:

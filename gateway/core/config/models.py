@@ -44,6 +44,8 @@ FIRST_VERSION = "1"
 VERSION_PATTERN = r"^[0-9]+$"
 CURRENCY_PATTERN = r"^[A-Z]{3}$"
 
+MOST_REPLICAS = 16
+"""Control asks all of them for what is told of the gateway as a whole."""
 MIN_TOKEN = 32
 """Shortest credential of a peer gateway, in characters: it must not be guessed."""
 
@@ -60,10 +62,10 @@ class Limits(Strict):
 
 
 class Replicas(Strict):
-    """Data plane replicas. This version runs exactly one."""
+    """Data plane replicas. This version runs as many as both say, and does not follow the load."""
 
-    min: Annotated[int, Field(ge=1)] = 1
-    max: Annotated[int, Field(ge=1)] = 1
+    min: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] = 1
+    max: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] = 1
 
 
 class PeerConfig(Strict):

@@ -16,8 +16,6 @@ NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "operators": ([],),
     "store": ("sqlite",),
     "gateway.tls": (None,),
-    "gateway.replicas.min": (1,),
-    "gateway.replicas.max": (1,),
     "endpoints.power": (),
     "endpoints.price.energy_per_kwh": (),
     "policies.weights.energy": (),
@@ -27,12 +25,10 @@ NOT_SERVED: Mapping[str, tuple[object, ...]] = {
 }
 """Dotted name (lists add nothing to it) -> the values that ask for nothing and so pass."""
 
-_SERVED_MODELS_HOLD = frozenset({"gateway.replicas.min", "gateway.replicas.max"})
-
 
 def strip(data: dict[str, object]) -> tuple[dict[str, object], list[Finding]]:
     """A copy of the plain tree without the keys of the table, and a finding for each that asks for
-    something. A key that the models declare stays, so that its type is checked too."""
+    something."""
     findings: list[Finding] = []
 
     def walk(value: object, loc: Loc, name: str) -> object:
@@ -48,15 +44,7 @@ def strip(data: dict[str, object]) -> tuple[dict[str, object], list[Finding]]:
             if neutral is None:
                 kept[key] = walk(item, (*loc, key), dotted)
                 continue
-            if dotted in _SERVED_MODELS_HOLD:
-                kept[key] = item
-                if type(item) is int and item not in neutral:
-                    findings.append(
-                        Finding(
-                            (*loc, key), f"{dotted} other than {neutral[0]} is not served by this version"
-                        )
-                    )
-            elif not any(type(item) is type(good) and item == good for good in neutral):
+            if not any(type(item) is type(good) and item == good for good in neutral):
                 message = f"{dotted} is not served by this version{_but(neutral)}"
                 findings.append(Finding((*loc, key), message, at_key=not neutral))
         return kept
@@ -75,5 +63,5 @@ def _yaml(value: object) -> str:
 def neutral_keys() -> Iterator[tuple[tuple[str, ...], tuple[object, ...]]]:
     """Keys that no model declares but that pass with a neutral value, as paths, for the schema."""
     for name, neutral in NOT_SERVED.items():
-        if neutral and name not in _SERVED_MODELS_HOLD:
+        if neutral:
             yield tuple(name.split(".")), neutral
