@@ -20,7 +20,7 @@ from rich.table import Table
 
 from tests.soak.load import Load, Tally, until_enough
 from tests.soak.stage import Stage, stage
-from tests.soak.watch import Sample, Verdict, drawing, inflight, judge, watch
+from tests.soak.watch import INFLIGHT, Sample, Verdict, counted, drawing, judge, watch
 from tests.support.processes import ROOT
 
 CALLERS = 64
@@ -34,19 +34,22 @@ SETTLES = 150
 
 @dataclass
 class Report:
-    """One run. `left_in_flight`: what the gateway still counted as under way once all callers had gone."""
+    """One run. `left_in_flight`: what the gateway still counted as under way once all callers had gone;
+    `failed_inside`: what it counts as its own faults."""
 
     run: str
     seconds: float
     tally: Tally
     triton_deaths: int
     left_in_flight: float
+    failed_inside: float
     samples: list[Sample] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
-        return not self.tally.faults and not self.left_in_flight and all(v.flat for v in self.verdicts)
+        clean = not (self.tally.faults or self.left_in_flight or self.failed_inside)
+        return clean and all(v.flat for v in self.verdicts)
 
     def told(self) -> dict[str, object]:
         tally = {**asdict(self.tally), "by_way": dict(self.tally.by_way)}
@@ -55,6 +58,7 @@ class Report:
         return rest | {
             "triton_deaths": self.triton_deaths,
             "left_in_flight": self.left_in_flight,
+            "failed_inside": self.failed_inside,
             "tally": tally,
             "verdicts": verdicts,
         }
@@ -108,7 +112,7 @@ async def _run(
     try:
         await until_enough(load, over, limit_s)
         seconds = time.monotonic() - began
-        left = await _left(on)
+        left, inside = await _left(on)
     finally:
         for task in beside:
             task.cancel()
@@ -117,19 +121,19 @@ async def _run(
         if isinstance(error, Exception):
             raise error
     verdicts = judge(samples) if every_s is not None else []
-    return Report(name, seconds, load.tally, on.deaths - deaths, left, samples, verdicts)
+    return Report(name, seconds, load.tally, on.deaths - deaths, left, inside, samples, verdicts)
 
 
-async def _left(on: Stage) -> float:
-    """What is still in flight once there was time to end it."""
+async def _left(on: Stage) -> tuple[float, float]:
+    """What is still in flight once there was time to end it, and what failed inside the gateway so far."""
     left = 0.0
     async with httpx.AsyncClient(timeout=30) as client:
         for _ in range(SETTLES):
-            left = await inflight(client, on.gateway.metrics)
+            left = await counted(client, on.gateway.metrics, INFLIGHT)
             if not left:
                 break
             await asyncio.sleep(0.1)
-    return left
+        return left, await counted(client, on.gateway.metrics, "tidegate_requests_total", 'code="internal"')
 
 
 def show_report(report: Report, console: Console) -> None:
@@ -137,7 +141,7 @@ def show_report(report: Report, console: Console) -> None:
     console.print(
         f"{report.run}: {tally.asked} requests in {report.seconds:.0f} s: {tally.right} right, {tally.left} left, "
         f"{tally.away} told that the Triton is away (it died {report.triton_deaths} times), {tally.wrong} wrong, "
-        f"{report.left_in_flight:g} in flight afterwards"
+        f"{report.left_in_flight:g} in flight afterwards, {report.failed_inside:g} faults of the gateway's own"
     )
     for fault in tally.faults:
         console.print(f"[red]{fault}[/red]")

@@ -24,6 +24,9 @@ LEAST = {"rss_mb": 4.0, "fds": 8.0, "threads": 3.0, "inflight": 64.0}
 anew, and a pool of threads grows by one now and then. In flight are the callers' requests themselves."""
 
 
+INFLIGHT = "tidegate_inflight"
+
+
 @dataclass(frozen=True)
 class Sample:
     """`at_s` since the start, `asked` requests until then; by process: rss_mb, fds, threads, inflight."""
@@ -67,10 +70,11 @@ def held_by(processes: Sequence[psutil.Process]) -> dict[str, float]:
     return found
 
 
-async def inflight(client: httpx.AsyncClient, metrics: str) -> float:
-    """As the gateway counts itself."""
+async def counted(client: httpx.AsyncClient, metrics: str, name: str, label: str = "") -> float:
+    """A metric of the gateway's, added up; of the rows that have this label alone."""
     text = (await client.get(f"http://{metrics}/metrics")).text
-    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("tidegate_inflight"))
+    rows = [line for line in text.splitlines() if line.startswith(name) and label in line]
+    return sum(float(row.split()[-1]) for row in rows)
 
 
 async def watch(
@@ -85,7 +89,7 @@ async def watch(
     async with httpx.AsyncClient(timeout=30) as client:
         while True:
             held = {name: held_by(found) for name, found in processes().items()}
-            held["data_plane"]["inflight"] = await inflight(client, metrics)
+            held["data_plane"]["inflight"] = await counted(client, metrics, INFLIGHT)
             samples.append(Sample(time.monotonic() - began, asked(), held))
             await asyncio.sleep(every_s)
 

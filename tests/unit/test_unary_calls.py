@@ -18,7 +18,7 @@ class Server(grpc.GenericRpcHandler):
     """Gives back what it gets, but for `wait`, which is never answered, and `fail`."""
 
     def __init__(self) -> None:
-        self.cancelled = 0
+        self.waits = self.cancelled = 0
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
         return grpc.unary_unary_rpc_method_handler(self.answer)
@@ -28,6 +28,7 @@ class Server(grpc.GenericRpcHandler):
             await context.abort(grpc.StatusCode.NOT_FOUND, "no")
         try:
             while body == b"wait":
+                self.waits += 1
                 await asyncio.Event().wait()
         except asyncio.CancelledError:
             self.cancelled += 1
@@ -66,7 +67,7 @@ async def test_a_call_that_is_left_ends_on_both_sides_and_is_waited_for_to_its_e
     handler, ask = served
     call = ask(b"wait", timeout=60)
     waiting = asyncio.create_task(answer_of(call))
-    await call.wait_for_connection()
+    await until(lambda: handler.waits == 1)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
@@ -77,7 +78,7 @@ async def test_a_call_that_is_left_ends_on_both_sides_and_is_waited_for_to_its_e
     inner = call._call_response
     await asyncio.wait((inner,), timeout=10)
     assert inner.done()
-    assert not inner.cancelled()
+    assert inner.cancelling() == 0
 
 
 async def test_a_call_of_another_kind_is_cancelled_as_usual():
