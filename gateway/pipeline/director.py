@@ -21,7 +21,7 @@ from gateway.pipeline.dispatch import DEADLINE_SLACK_S, Course, Dispatcher
 from gateway.pipeline.questions import Questions
 from gateway.pipeline.records import DecisionRing
 from gateway.pipeline.repository import Repository
-from gateway.pipeline.sequences import SEQUENCE, OwnHomes, Step, new_home, step_of
+from gateway.pipeline.sequences import SEQUENCE, OwnHomes, Sequences, Step
 from gateway.pipeline.served import Counts, Served, counters
 from gateway.pipeline.siblings import Kind, Siblings
 from gateway.pipeline.signatures import Signatures
@@ -29,7 +29,6 @@ from gateway.pipeline.state import ReplicaState
 from gateway.resilience.deadline import given_deadline
 from gateway.routing.predict import key_of
 from gateway.telemetry import RequestTelemetry, Telemetry
-from oip import wording
 from oip.codec import statistics_of
 from oip.errors import OipError
 from oip.held import BodyBudget, BodyShare
@@ -123,7 +122,7 @@ class Director:
         self._telemetry = telemetry
         self._served = Served()
         self._siblings = siblings
-        self._homes: Homes = OwnHomes() if homes is None else homes
+        self._sequences = Sequences(OwnHomes() if homes is None else homes)
         self._rng = Random()
         self._bodies = BodyBudget(
             int(BUDGET_BODIES * config.gateway.limits.max_body_mb * 2**20), "gateway", Refusal
@@ -212,7 +211,7 @@ class Director:
                 self._records.put(flow.decision, tuple(flow.attempts))
             flow.telemetry.ended(ended_by, time.monotonic())
             if flow.step is not None:
-                self._stepped(flow.step, answered=ended_by is None)
+                self._sequences.stepped(flow.step, answered=ended_by is None)
             self._count(flow, answered=ended_by is None, took_s=time.monotonic() - call.received)
         found = flow.headers()
         if options.caller.peer:
@@ -230,30 +229,12 @@ class Director:
         flow.share.become(len(body))
         view = scan_request(body)
         if SEQUENCE in view.parameters and self._is_stateful(view.model_name):
-            flow.step = await self._step_of(body)
+            flow.step = await self._sequences.step_of(body)
         request = self._decide(flow, view.model_name, view.model_version, len(body))
         course = await self._checked(flow, request, body, view, streamed=streamed)
         if flow.step is not None and flow.step.starts:
-            home = new_home(self._chosen(flow)[0].endpoint)
-            flow.step = replace(flow.step, home=home)
-            await self._homes.begin(flow.step.sequence, home)
+            flow.step = await self._sequences.begun(flow.step, self._chosen(flow)[0].endpoint)
         return course
-
-    def _stepped(self, step: Step, *, answered: bool) -> None:
-        """A step was answered or failed. A first one that failed leaves nothing to go on from."""
-        if step.home is not None and (step.ends if answered else step.starts):
-            self._homes.end(step.sequence, step.home.beginning)
-
-    async def _step_of(self, body: bytes) -> Step | None:
-        """The step that a request is, and where it goes. Raises OipError: one of a sequence that nobody has
-        begun, or whose home cannot be told now."""
-        step = step_of(body)
-        if step is None or step.starts:
-            return step
-        home = await self._homes.find(step.sequence)
-        if home is None:
-            raise wording.sequence_not_started(step.model, step.id)
-        return replace(step, home=home)
 
     async def _read_generate(self, call: Call, codec: GenerateCodec, flow: _Flow) -> Course:
         """As `_read`, for a request that the chosen variant's signature is needed to read."""

@@ -13,9 +13,11 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.core.homes import Home, HomeBook
+from gateway.core.ports import Homes
+from oip import wording
 from oip.parts import read_request
 from oip.validate import check_parameters
 
@@ -54,9 +56,35 @@ def step_of(body: bytes) -> Step | None:
     return Step(parts.model_name, id, starts, ends)
 
 
-def new_home(endpoint: str) -> Home:
-    """A home that no other beginning has."""
-    return Home(endpoint, secrets.token_hex(8))
+class Sequences:
+    """Tells steps where they go, and `homes` where sequences begin and end."""
+
+    def __init__(self, homes: Homes) -> None:
+        self._homes = homes
+
+    async def step_of(self, body: bytes) -> Step | None:
+        """The step that a request is, and where it goes; None where it belongs to no sequence. Raises OipError:
+        one of a sequence that nobody has begun, or whose home cannot be told now."""
+        step = step_of(body)
+        if step is None or step.starts:
+            return step
+        home = await self._homes.find(step.sequence)
+        if home is None:
+            raise wording.sequence_not_started(step.model, step.id)
+        return replace(step, home=home)
+
+    async def begun(self, step: Step, endpoint: str) -> Step:
+        """A first step, which is about to go to an endpoint. Raises OipError."""
+        # No other beginning has this home.
+        home = Home(endpoint, secrets.token_hex(8))
+        step = replace(step, home=home)
+        await self._homes.begin(step.sequence, home)
+        return step
+
+    def stepped(self, step: Step, *, answered: bool) -> None:
+        """A step was answered or failed. A first one that failed leaves nothing to go on from."""
+        if step.home is not None and (step.ends if answered else step.starts):
+            self._homes.end(step.sequence, step.home.beginning)
 
 
 class OwnHomes:
