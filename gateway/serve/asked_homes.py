@@ -103,7 +103,11 @@ class AskedHomes:
         number = next(self._numbers)
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(lambda _: self._waiting.pop(number, None))
-        writer.write(json.dumps([number, *question]).encode() + b"\n")
+        if writer.is_closing():
+            # Control has gone, and the reader has not heard of it yet. A closed transport of uvloop raises.
+            answer.set_exception(_Lost())
+        else:
+            writer.write(json.dumps([number, *question]).encode() + b"\n")
         return answer
 
     async def _connect(self) -> asyncio.StreamWriter:

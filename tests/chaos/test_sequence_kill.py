@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -330,8 +331,8 @@ def test_control_is_killed_in_mid_sequence(gateway: Gateway, pool: ThreadPoolExe
     (control,) = gateway.pids["control"]
     os.kill(control, signal.SIGKILL)
     told = [each for steps in pool.map(on, found) for each in steps]
-    assert {each.status for each in told} <= {"OK", "200", "503", "UNAVAILABLE"}
     refused = [each for each in told if not each.ok]
+    assert {each.status for each in refused} <= {"503", "UNAVAILABLE"}, refused
     assert all("control is not available" in each.message for each in refused)
     assert len(refused) < len(told) / 2
 
@@ -365,10 +366,22 @@ def test_a_home_is_killed_in_mid_sequence(
     assert its
     tritons[home].kill()
     assert all(told.lost for told in pool.map(lambda walk: walk.step(3), its))
-    assert all(told.ok for told in pool.map(lambda walk: walk.step(3), others))
+    assert all(pool.map(lambda walk: goes_on(walk, 3), others))
     tritons[home].start()
     gateway.wait_up(home)
     assert all(told.not_started for told in pool.map(lambda walk: walk.step(4), its))
-    assert all(told.ok for told in pool.map(lambda walk: walk.step(4, end=True), others))
+    assert all(pool.map(lambda walk: goes_on(walk, 4), others))
     assert all(told.ok for told in pool.map(Walk.begin, its))
-    assert all(told.ok for told in pool.map(lambda walk: walk.step(5, end=True), its))
+    assert all(pool.map(lambda walk: goes_on(walk, 5), its))
+    assert all(len(walk.homes) == 1 for walk in found)
+
+
+def goes_on(walk: Walk, value: int) -> bool:
+    """Whether a step is answered in the end. On a machine that is busy with a Triton's start, another one may look
+    down for a moment."""
+    until = time.monotonic() + TIMEOUT_S
+    while not (told := walk.step(value)).ok:
+        assert told.lost, told
+        assert time.monotonic() < until, told
+        time.sleep(0.1)
+    return True

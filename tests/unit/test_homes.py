@@ -7,8 +7,10 @@ import contextlib
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
 from gateway.control import homes as module
 from gateway.control.homes import KeptHomes
@@ -164,6 +166,29 @@ async def test_a_question_waits_for_a_control_that_is_started_again(folder: Path
         await beginning
         assert await asked.find("u") == AT_T2
     await asked.close()
+
+
+@pytest.mark.parametrize("loops", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_connection_that_has_just_gone_is_made_again(folder: Path, loops: Any) -> None:
+    """Whatever is asked between its end and the reader's hearing of it. Serve's loop is uvloop's."""
+
+    async def ask() -> None:
+        async with desk(folder):
+            asked = AskedHomes(folder / "homes.sock")
+            await asked.begin("s", AT_T1)
+            for question in (lambda: asked.find("s"), lambda: asked.begin("s", AT_T2)):
+                for _ in range(3):
+                    writer = asked._writer
+                    if writer is not None:
+                        writer.close()
+                        await asyncio.sleep(0)
+                    asked.end("other", "x")
+                    await question()
+            assert await asked.find("s") == AT_T2
+            await asked.close()
+
+    with asyncio.Runner(loop_factory=loops) as runner:
+        runner.run(ask())
 
 
 async def test_a_control_that_stays_away_is_a_clear_error(
