@@ -22,7 +22,7 @@ LEAVES_WITHIN_S = 0.04
 SLOWEST_S = 0.03
 """Of slow_identity."""
 AWAY = frozenset({"UNAVAILABLE", "503"})
-AWAY_WORDS = ("went away before it answered", "(health): the endpoint is down")
+AWAY_WORDS = ("went away before it answered", "(health): the endpoint is down", "t cannot be reached")
 """What is told of a place that is down; within a stream in words alone."""
 PAUSE_S = 0.1
 """After a failure: callers of a place that is down would ask nothing else."""
