@@ -1,4 +1,4 @@
-"""One stage for the whole folder, which one worker takes."""
+"""One stage for the whole folder, which one worker takes, and which is gone before it takes anything else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.conformance.stage import Stage, set_up
 from tests.support.triton import REPOSITORY
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with set_up(REPOSITORY, tmp_path_factory.mktemp("stage"), only=MODELS) as found:
         yield found
