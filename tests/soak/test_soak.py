@@ -1,7 +1,8 @@
-"""The long runs, cut short: `make soak` has them in full."""
+"""The long runs, cut short, with TIDEGATE_SOAK=1; `make soak` has them in full. How they judge, always."""
 
 from __future__ import annotations
 
+import os
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 
@@ -13,6 +14,7 @@ from tests.soak.watch import Sample, drawing, judge
 
 SECONDS = 10.0
 REQUESTS = 2_000
+LONG = pytest.mark.skipif("TIDEGATE_SOAK" not in os.environ, reason="set TIDEGATE_SOAK")
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +23,7 @@ def on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield found
 
 
+@LONG
 async def test_no_answer_belongs_to_another_request(on: Stage):
     report = await crosstalk(on, 32, SECONDS)
     assert report.tally.faults == []
@@ -30,6 +33,7 @@ async def test_no_answer_belongs_to_another_request(on: Stage):
     assert set(report.tally.by_way) == {"grpc", "json", "binary", "stream", "events"}
 
 
+@LONG
 async def test_nothing_stays_of_requests_that_ended_or_were_left(on: Stage):
     report = await flat(on, 32, REQUESTS, 0.25)
     assert report.tally.faults == []
