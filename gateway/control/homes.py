@@ -56,8 +56,10 @@ class KeptHomes:
         for sequence, *rest in _entries(content[: self._size]):
             if len(rest) == 2:
                 self._book.begin(sequence, Home(*rest), now)
-            else:
+            elif rest:
                 self._book.end(sequence, *rest)
+            else:
+                self._book.forget(sequence)
         return True
 
     def close(self) -> None:
@@ -72,13 +74,21 @@ class KeptHomes:
         self._book.begin(sequence, home, now)
 
     def find(self, sequence: str, now: float) -> Home | None:
-        return self._book.find(sequence, now)
+        before = len(self._book)
+        home = self._book.find(sequence, now)
+        if len(self._book) < before:
+            # It lay idle for too long, which nobody would know of a journal.
+            self._note([sequence])
+        return home
 
     def end(self, sequence: str, beginning: str) -> None:
-        if not self._book.end(sequence, beginning):
-            return
+        if self._book.end(sequence, beginning):
+            self._note([sequence, beginning])
+
+    def _note(self, entry: list[str]) -> None:
+        """Write that a sequence is over, if that can be."""
         try:
-            self._write([sequence, beginning])
+            self._write(entry)
         except OSError as error:
             # What may come back is a home where nothing goes on without a beginning.
             logger.warning("the end of a sequence is not in the journal: %s", error.strerror)

@@ -60,6 +60,10 @@ class HomeBook:
         del self._homes[sequence]
         return True
 
+    def forget(self, sequence: str) -> None:
+        """Nothing is known of it from now on."""
+        self._homes.pop(sequence, None)
+
     def all(self) -> list[tuple[str, Home]]:
         """The homes, those that lay idle the longest first."""
         return [(sequence, home) for sequence, (home, _) in self._homes.items()]

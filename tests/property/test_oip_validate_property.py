@@ -97,8 +97,9 @@ def test_what_fits_the_signature_comes_out_as_arrays(signature: Signature, seed:
         else:
             ((_, values),) = tensor.contents.ListFields() or [(None, [])]
             assert array.ravel().tolist() == list(values)
-    names = [output.name for output in message.outputs] or [spec.name for spec in signature.outputs]
-    assert list(work.outputs) == names
+    asked = {output.name for output in message.outputs}
+    every = [spec.name for spec in signature.outputs]
+    assert list(work.outputs) == ([name for name in every if name in asked] if asked else every)
     if signature.max_batch:
         sizes = {tensor.shape[0] for tensor in message.inputs}
         assert work.rows == (sizes.pop() if sizes else None)
