@@ -10,10 +10,10 @@ from xdist.scheduler import LoadScopeScheduling
 
 SLOWEST_FIRST = (
     "demo",
-    "conformance",
     "chaos",
-    "soak",
     "contract",
+    "conformance",
+    "soak",
     "integration",
     "property",
     "unit",

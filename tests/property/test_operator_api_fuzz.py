@@ -19,6 +19,7 @@ from tests.support.quiet_ray import serve  # isort: skip  # before anything that
 from ray.serve.exceptions import RayServeException
 
 from gateway.serve.control import Control
+from gateway.serve.settings import Address, Listen, ReplicaSettings
 from tests.support.tflite_models import difference, golden_file, logarithm
 from tests.support.update_world import config
 
@@ -72,7 +73,9 @@ class Api:
         (folder / "a.tflite").write_bytes(difference())
         text = CONFIG.replace("FOLDER", str(folder))
         self._runner = runner
-        self.control = Control(config(text), "r", "t.yaml", folder, None)
+        anywhere = Address("127.0.0.1", 0)
+        listen = Listen(anywhere, anywhere, anywhere)
+        self.control = Control(ReplicaSettings(config(text), "r", listen, folder), "t.yaml")
         a = np.array([1, 2], np.float32)
         golden = golden_file(folder, [({"x": a}, {"y": np.log(a)})], 0.1)
         self.files = [self.upload(logarithm()), self.upload(golden)]
