@@ -117,7 +117,8 @@ async def test_a_new_model_that_keeps_ending_its_worker_gives_way_without_a_hub(
         await made.update(device)
         device._bringing.hub = None
         killed = await kill_workers(device, lambda: state(device).active_version == "1")
-        assert killed == 3
+        # The one that is started after the third may be killed before it is known that the model gives way.
+        assert killed in (3, 4)
         found = state(device)
         assert (found.state, found.digest, found.version) == (FAILED, made.two.digest, "2")
         assert (
