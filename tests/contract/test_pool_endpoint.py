@@ -536,6 +536,7 @@ async def test_a_pool_at_zero_follows(pools: Surroundings):
         assert await load.ask() == "5"
 
 
+@pytest.mark.skipif("TIDEGATE_KILLS" not in os.environ, reason="set TIDEGATE_KILLS")
 async def test_of_two_data_planes_one_moves_a_pool_and_the_other_goes_along(
     pools: Surroundings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
